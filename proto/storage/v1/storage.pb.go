@@ -83,11 +83,11 @@ type Append struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the sender, unique on the stream.
 	Id             uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Acks           int32  `protobuf:"varint,2,opt,name=acks,proto3" json:"acks,omitempty"`
+	Acks           int32  `protobuf:"zigzag32,2,opt,name=acks,proto3" json:"acks,omitempty"`
 	TimeoutMs      int32  `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	MetadataOffset int64  `protobuf:"varint,4,opt,name=metadata_offset,json=metadataOffset,proto3" json:"metadata_offset,omitempty"`
 	// Shard epoch of a coordinator; -1 for clients.
-	WriterEpoch     int32              `protobuf:"varint,5,opt,name=writer_epoch,json=writerEpoch,proto3" json:"writer_epoch,omitempty"`
+	WriterEpoch     int32              `protobuf:"zigzag32,5,opt,name=writer_epoch,json=writerEpoch,proto3" json:"writer_epoch,omitempty"`
 	ApiVersion      int32              `protobuf:"varint,6,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	TransactionalId string             `protobuf:"bytes,7,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
 	Partitions      []*AppendPartition `protobuf:"bytes,8,rep,name=partitions,proto3" json:"partitions,omitempty"`
@@ -345,11 +345,11 @@ type AppendPartitionResult struct {
 	ErrorCode       int32                  `protobuf:"varint,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	ErrorMessage    string                 `protobuf:"bytes,4,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
 	RecordErrors    []*RecordError         `protobuf:"bytes,5,rep,name=record_errors,json=recordErrors,proto3" json:"record_errors,omitempty"`
-	BaseOffset      int64                  `protobuf:"varint,6,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
-	LogAppendTimeMs int64                  `protobuf:"varint,7,opt,name=log_append_time_ms,json=logAppendTimeMs,proto3" json:"log_append_time_ms,omitempty"`
-	LogStartOffset  int64                  `protobuf:"varint,8,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
-	LeaderId        int32                  `protobuf:"varint,9,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
-	LeaderEpoch     int32                  `protobuf:"varint,10,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	BaseOffset      int64                  `protobuf:"zigzag64,6,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	LogAppendTimeMs int64                  `protobuf:"zigzag64,7,opt,name=log_append_time_ms,json=logAppendTimeMs,proto3" json:"log_append_time_ms,omitempty"`
+	LogStartOffset  int64                  `protobuf:"zigzag64,8,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	LeaderId        int32                  `protobuf:"zigzag32,9,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
+	LeaderEpoch     int32                  `protobuf:"zigzag32,10,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	OutcomeUnknown  bool                   `protobuf:"varint,11,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -521,8 +521,8 @@ type FetchFrame struct {
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Cancel ends the wait of the fetch with this id: it is answered at once with what is there.
 	Cancel         bool              `protobuf:"varint,2,opt,name=cancel,proto3" json:"cancel,omitempty"`
-	ReplicaId      int32             `protobuf:"varint,3,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
-	ReplicaEpoch   int64             `protobuf:"varint,4,opt,name=replica_epoch,json=replicaEpoch,proto3" json:"replica_epoch,omitempty"`
+	ReplicaId      int32             `protobuf:"zigzag32,3,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	ReplicaEpoch   int64             `protobuf:"zigzag64,4,opt,name=replica_epoch,json=replicaEpoch,proto3" json:"replica_epoch,omitempty"`
 	MaxWaitMs      int32             `protobuf:"varint,5,opt,name=max_wait_ms,json=maxWaitMs,proto3" json:"max_wait_ms,omitempty"`
 	MinBytes       int32             `protobuf:"varint,6,opt,name=min_bytes,json=minBytes,proto3" json:"min_bytes,omitempty"`
 	MaxBytes       int32             `protobuf:"varint,7,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
@@ -645,10 +645,10 @@ type FetchPartition struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	TopicId            []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Partition          int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	CurrentLeaderEpoch int32                  `protobuf:"varint,3,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3" json:"current_leader_epoch,omitempty"`
+	CurrentLeaderEpoch int32                  `protobuf:"zigzag32,3,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3" json:"current_leader_epoch,omitempty"`
 	FetchOffset        int64                  `protobuf:"varint,4,opt,name=fetch_offset,json=fetchOffset,proto3" json:"fetch_offset,omitempty"`
-	LastFetchedEpoch   int32                  `protobuf:"varint,5,opt,name=last_fetched_epoch,json=lastFetchedEpoch,proto3" json:"last_fetched_epoch,omitempty"`
-	LogStartOffset     int64                  `protobuf:"varint,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	LastFetchedEpoch   int32                  `protobuf:"zigzag32,5,opt,name=last_fetched_epoch,json=lastFetchedEpoch,proto3" json:"last_fetched_epoch,omitempty"`
+	LogStartOffset     int64                  `protobuf:"zigzag64,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
 	MaxBytes           int32                  `protobuf:"varint,7,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -733,7 +733,7 @@ func (x *FetchPartition) GetMaxBytes() int32 {
 	return 0
 }
 
-// A part of the answer to one fetch: whole partitions, about 1 MiB of records in each frame.
+// A part of the answer to one fetch: partitions in the order of the request, about 1 MiB of records in each frame.
 type FetchResultFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -820,16 +820,19 @@ type FetchPartitionResult struct {
 	ErrorCode            int32                  `protobuf:"varint,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	HighWatermark        int64                  `protobuf:"varint,4,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
 	LastStableOffset     int64                  `protobuf:"varint,5,opt,name=last_stable_offset,json=lastStableOffset,proto3" json:"last_stable_offset,omitempty"`
-	LogStartOffset       int64                  `protobuf:"varint,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	LogStartOffset       int64                  `protobuf:"zigzag64,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
 	AbortedTransactions  []*AbortedTransaction  `protobuf:"bytes,7,rep,name=aborted_transactions,json=abortedTransactions,proto3" json:"aborted_transactions,omitempty"`
-	PreferredReadReplica int32                  `protobuf:"varint,8,opt,name=preferred_read_replica,json=preferredReadReplica,proto3" json:"preferred_read_replica,omitempty"`
+	PreferredReadReplica int32                  `protobuf:"zigzag32,8,opt,name=preferred_read_replica,json=preferredReadReplica,proto3" json:"preferred_read_replica,omitempty"`
 	// Epoch -1 when there is no divergence.
-	DivergingEpoch     int32 `protobuf:"varint,9,opt,name=diverging_epoch,json=divergingEpoch,proto3" json:"diverging_epoch,omitempty"`
-	DivergingEndOffset int64 `protobuf:"varint,10,opt,name=diverging_end_offset,json=divergingEndOffset,proto3" json:"diverging_end_offset,omitempty"`
-	LeaderId           int32 `protobuf:"varint,11,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
-	LeaderEpoch        int32 `protobuf:"varint,12,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	DivergingEpoch     int32 `protobuf:"zigzag32,9,opt,name=diverging_epoch,json=divergingEpoch,proto3" json:"diverging_epoch,omitempty"`
+	DivergingEndOffset int64 `protobuf:"zigzag64,10,opt,name=diverging_end_offset,json=divergingEndOffset,proto3" json:"diverging_end_offset,omitempty"`
+	LeaderId           int32 `protobuf:"zigzag32,11,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
+	LeaderEpoch        int32 `protobuf:"zigzag32,12,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	// How many bytes of the payload are this partition's.
-	Size          int32 `protobuf:"varint,13,opt,name=size,proto3" json:"size,omitempty"`
+	Size int32 `protobuf:"varint,13,opt,name=size,proto3" json:"size,omitempty"`
+	// Whether the partition's records go on in the next frame of this fetch. Its first entry is then the same partition
+	// again, of which only the size matters.
+	More          bool `protobuf:"varint,14,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -953,6 +956,13 @@ func (x *FetchPartitionResult) GetSize() int32 {
 		return x.Size
 	}
 	return 0
+}
+
+func (x *FetchPartitionResult) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type AbortedTransaction struct {
@@ -1875,11 +1885,11 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\apayload\x18\x0f \x01(\fR\apayload\"\xa9\x02\n" +
 	"\x06Append\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
-	"\x04acks\x18\x02 \x01(\x05R\x04acks\x12\x1d\n" +
+	"\x04acks\x18\x02 \x01(\x11R\x04acks\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x03 \x01(\x05R\ttimeoutMs\x12'\n" +
 	"\x0fmetadata_offset\x18\x04 \x01(\x03R\x0emetadataOffset\x12!\n" +
-	"\fwriter_epoch\x18\x05 \x01(\x05R\vwriterEpoch\x12\x1f\n" +
+	"\fwriter_epoch\x18\x05 \x01(\x11R\vwriterEpoch\x12\x1f\n" +
 	"\vapi_version\x18\x06 \x01(\x05R\n" +
 	"apiVersion\x12)\n" +
 	"\x10transactional_id\x18\a \x01(\tR\x0ftransactionalId\x12D\n" +
@@ -1904,13 +1914,13 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"error_code\x18\x03 \x01(\x05R\terrorCode\x12#\n" +
 	"\rerror_message\x18\x04 \x01(\tR\ferrorMessage\x12E\n" +
 	"\rrecord_errors\x18\x05 \x03(\v2 .chancery.storage.v1.RecordErrorR\frecordErrors\x12\x1f\n" +
-	"\vbase_offset\x18\x06 \x01(\x03R\n" +
+	"\vbase_offset\x18\x06 \x01(\x12R\n" +
 	"baseOffset\x12+\n" +
-	"\x12log_append_time_ms\x18\a \x01(\x03R\x0flogAppendTimeMs\x12(\n" +
-	"\x10log_start_offset\x18\b \x01(\x03R\x0elogStartOffset\x12\x1b\n" +
-	"\tleader_id\x18\t \x01(\x05R\bleaderId\x12!\n" +
+	"\x12log_append_time_ms\x18\a \x01(\x12R\x0flogAppendTimeMs\x12(\n" +
+	"\x10log_start_offset\x18\b \x01(\x12R\x0elogStartOffset\x12\x1b\n" +
+	"\tleader_id\x18\t \x01(\x11R\bleaderId\x12!\n" +
 	"\fleader_epoch\x18\n" +
-	" \x01(\x05R\vleaderEpoch\x12'\n" +
+	" \x01(\x11R\vleaderEpoch\x12'\n" +
 	"\x0foutcome_unknown\x18\v \x01(\bR\x0eoutcomeUnknown\"H\n" +
 	"\vRecordError\x12\x1f\n" +
 	"\vbatch_index\x18\x01 \x01(\x05R\n" +
@@ -1921,8 +1931,8 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06cancel\x18\x02 \x01(\bR\x06cancel\x12\x1d\n" +
 	"\n" +
-	"replica_id\x18\x03 \x01(\x05R\treplicaId\x12#\n" +
-	"\rreplica_epoch\x18\x04 \x01(\x03R\freplicaEpoch\x12\x1e\n" +
+	"replica_id\x18\x03 \x01(\x11R\treplicaId\x12#\n" +
+	"\rreplica_epoch\x18\x04 \x01(\x12R\freplicaEpoch\x12\x1e\n" +
 	"\vmax_wait_ms\x18\x05 \x01(\x05R\tmaxWaitMs\x12\x1b\n" +
 	"\tmin_bytes\x18\x06 \x01(\x05R\bminBytes\x12\x1b\n" +
 	"\tmax_bytes\x18\a \x01(\x05R\bmaxBytes\x12\x1c\n" +
@@ -1936,10 +1946,10 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x0eFetchPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x120\n" +
-	"\x14current_leader_epoch\x18\x03 \x01(\x05R\x12currentLeaderEpoch\x12!\n" +
+	"\x14current_leader_epoch\x18\x03 \x01(\x11R\x12currentLeaderEpoch\x12!\n" +
 	"\ffetch_offset\x18\x04 \x01(\x03R\vfetchOffset\x12,\n" +
-	"\x12last_fetched_epoch\x18\x05 \x01(\x05R\x10lastFetchedEpoch\x12(\n" +
-	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12\x1b\n" +
+	"\x12last_fetched_epoch\x18\x05 \x01(\x11R\x10lastFetchedEpoch\x12(\n" +
+	"\x10log_start_offset\x18\x06 \x01(\x12R\x0elogStartOffset\x12\x1b\n" +
 	"\tmax_bytes\x18\a \x01(\x05R\bmaxBytes\"\xba\x01\n" +
 	"\x10FetchResultFrame\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
@@ -1949,7 +1959,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\x04 \x03(\v2).chancery.storage.v1.FetchPartitionResultR\n" +
 	"partitions\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\xae\x04\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xc2\x04\n" +
 	"\x14FetchPartitionResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -1957,15 +1967,16 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"error_code\x18\x03 \x01(\x05R\terrorCode\x12%\n" +
 	"\x0ehigh_watermark\x18\x04 \x01(\x03R\rhighWatermark\x12,\n" +
 	"\x12last_stable_offset\x18\x05 \x01(\x03R\x10lastStableOffset\x12(\n" +
-	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12Z\n" +
+	"\x10log_start_offset\x18\x06 \x01(\x12R\x0elogStartOffset\x12Z\n" +
 	"\x14aborted_transactions\x18\a \x03(\v2'.chancery.storage.v1.AbortedTransactionR\x13abortedTransactions\x124\n" +
-	"\x16preferred_read_replica\x18\b \x01(\x05R\x14preferredReadReplica\x12'\n" +
-	"\x0fdiverging_epoch\x18\t \x01(\x05R\x0edivergingEpoch\x120\n" +
+	"\x16preferred_read_replica\x18\b \x01(\x11R\x14preferredReadReplica\x12'\n" +
+	"\x0fdiverging_epoch\x18\t \x01(\x11R\x0edivergingEpoch\x120\n" +
 	"\x14diverging_end_offset\x18\n" +
-	" \x01(\x03R\x12divergingEndOffset\x12\x1b\n" +
-	"\tleader_id\x18\v \x01(\x05R\bleaderId\x12!\n" +
-	"\fleader_epoch\x18\f \x01(\x05R\vleaderEpoch\x12\x12\n" +
-	"\x04size\x18\r \x01(\x05R\x04size\"X\n" +
+	" \x01(\x12R\x12divergingEndOffset\x12\x1b\n" +
+	"\tleader_id\x18\v \x01(\x11R\bleaderId\x12!\n" +
+	"\fleader_epoch\x18\f \x01(\x11R\vleaderEpoch\x12\x12\n" +
+	"\x04size\x18\r \x01(\x05R\x04size\x12\x12\n" +
+	"\x04more\x18\x0e \x01(\bR\x04more\"X\n" +
 	"\x12AbortedTransaction\x12\x1f\n" +
 	"\vproducer_id\x18\x01 \x01(\x03R\n" +
 	"producerId\x12!\n" +

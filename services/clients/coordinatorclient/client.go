@@ -1,0 +1,270 @@
+// Package coordinatorclient sends requests about groups, transactions and share state to the instance that owns their
+// shard.
+//
+// It owns the connections to coordinators and the rules of when a request is sent again. It must never look inside the
+// requests, nor decide who owns a shard: the metadata image says that.
+package coordinatorclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	commonv1 "chancery/proto/common/v1"
+	coordinatorv1 "chancery/proto/coordinator/v1"
+	"chancery/services/kafka/errcode"
+	"chancery/services/metadata"
+	"chancery/services/transport"
+)
+
+const (
+	// defaultTimeout bounds a request whose context has no deadline.
+	defaultTimeout = 30 * time.Second
+	// ownerWait is the longest that a request waits for its shard to have an owner that can be reached. Then it is
+	// answered with COORDINATOR_NOT_AVAILABLE, which clients repeat at their own pace.
+	ownerWait = 5 * time.Second
+	// retryPause is the shortest time between attempts when nothing new is known.
+	retryPause    = 20 * time.Millisecond
+	retryPauseMax = 200 * time.Millisecond
+)
+
+// Dialer makes channels; *transport.Dialer is one.
+type Dialer interface {
+	Dial(address string) (transport.Conn, error)
+}
+
+// Images is the metadata that the client routes by; metadata's follower is one.
+type Images interface {
+	// Image is the newest image.
+	Image() metadata.Reader
+	// Await waits until the image has reached an offset.
+	Await(ctx context.Context, offset int64) error
+}
+
+// Config is what a client needs.
+type Config struct {
+	Images Images
+	Dialer Dialer
+}
+
+// Client sends requests to the owners of shards. All methods may be called from any goroutine.
+type Client struct {
+	images Images
+	dialer Dialer
+
+	mu     sync.Mutex
+	closed bool
+	local  map[int32]coordinatorv1.CoordinatorClient
+	conns  map[string]transport.Conn
+}
+
+// New makes a client; it connects when it is first needed.
+func New(c Config) *Client {
+	return &Client{
+		images: c.Images,
+		dialer: c.Dialer,
+		local:  map[int32]coordinatorv1.CoordinatorClient{},
+		conns:  map[string]transport.Conn{},
+	}
+}
+
+// AddLocal makes calls to the instance with this id go over a channel of this process.
+func (c *Client) AddLocal(id int32, conn transport.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.local[id] = coordinatorv1.NewCoordinatorClient(conn)
+}
+
+// Close breaks all connections.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	var errs []error
+	for _, conn := range c.conns {
+		errs = append(errs, conn.Close())
+	}
+	clear(c.conns)
+	return errors.Join(errs...)
+}
+
+// Handle sends a request, or the part of one, to the owner of one shard, within the context's time.
+//
+// The client sets the envelope's metadata offset to that of the image it routes by. While the shard has no owner, or moves, the client waits for the metadata to say who has it now. What the owner itself
+// answers is returned as it is. CoordinatorNotAvailable says that no owner could be reached, or that it was lost
+// and the request is not one that may be carried out twice.
+func (c *Client) Handle(ctx context.Context, kind metadata.ShardKind, shard int32, envelope *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	req := &coordinatorv1.HandleRequest{Kind: coordinatorv1.ShardKind(kind), Shard: shard, Envelope: envelope}
+	giveUp := time.Now().Add(ownerWait)
+	for pause := retryPause; ; pause = min(2*pause, retryPauseMax) {
+		image := c.images.Image()
+		envelope.MetadataOffset = image.Offset()
+		reply, err := c.attempt(ctx, image, image.Shard(kind, shard).Owner, req)
+		switch {
+		case err == nil:
+			return reply.GetReply(), nil
+		case errcode.Of(err) == errcode.NotCoordinator, transport.Unsent(err):
+		case transport.Answered(err):
+			return nil, err
+		case !repeatable(int16(envelope.GetApiKey())):
+			return nil, errcode.CoordinatorNotAvailable.Wrap(err)
+		}
+		if time.Now().After(giveUp) || !c.awaitNewer(ctx, image.Offset(), pause) {
+			return nil, errcode.CoordinatorNotAvailable.Wrap(err)
+		}
+	}
+}
+
+// HandleAll sends a request that is for every shard of a kind, such as ListGroups, to each instance that owns one. It
+// gives the replies of all of them, or the first error.
+func (c *Client) HandleAll(ctx context.Context, kind metadata.ShardKind, envelope *commonv1.Envelope) ([]*commonv1.EnvelopeReply, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	image := c.images.Image()
+	envelope.MetadataOffset = image.Offset()
+	owners := Owners(image, kind)
+	replies := make([]*commonv1.EnvelopeReply, len(owners))
+	errs := make([]error, len(owners))
+	var wg sync.WaitGroup
+	for i, owner := range owners {
+		wg.Go(func() {
+			req := &coordinatorv1.HandleRequest{Kind: coordinatorv1.ShardKind(kind), Shard: -1, Envelope: envelope}
+			resp, err := c.attempt(ctx, image, owner, req)
+			if err != nil && !transport.Answered(err) {
+				err = errcode.CoordinatorNotAvailable.Wrap(err)
+			}
+			replies[i], errs[i] = resp.GetReply(), err
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return replies, nil
+}
+
+// Owners are the instances that own shards of a kind, by id.
+func Owners(image metadata.Reader, kind metadata.ShardKind) []int32 {
+	topic := image.TopicByName(shardTopic(kind))
+	if topic == nil {
+		return nil
+	}
+	var owners []int32
+	for shard := range topic.Partitions {
+		if owner := image.Shard(kind, int32(shard)).Owner; owner >= 0 && !slices.Contains(owners, owner) {
+			owners = append(owners, owner)
+		}
+	}
+	slices.Sort(owners)
+	return owners
+}
+
+// shardTopic is the internal topic whose partitions are the shards of a kind.
+func shardTopic(kind metadata.ShardKind) string {
+	switch kind {
+	case metadata.GroupShard:
+		return "__consumer_offsets"
+	case metadata.TransactionShard:
+		return "__transaction_state"
+	case metadata.ShareShard:
+		return "__share_group_state"
+	}
+	return ""
+}
+
+// attempt asks one instance once.
+func (c *Client) attempt(ctx context.Context, image metadata.Reader, owner int32, req *coordinatorv1.HandleRequest) (*coordinatorv1.HandleResponse, error) {
+	cc, err := c.instance(image, owner)
+	if err != nil {
+		return nil, err
+	}
+	return cc.Handle(ctx, req)
+}
+
+// instance finds the way to an instance. It fails with NotCoordinator when there is none, so that the caller waits for
+// newer metadata.
+func (c *Client) instance(image metadata.Reader, owner int32) (coordinatorv1.CoordinatorClient, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errcode.CoordinatorNotAvailable.Wrap(errors.New("coordinator client is closed"))
+	}
+	if cc := c.local[owner]; cc != nil {
+		return cc, nil
+	}
+	var endpoint metadata.Endpoint
+	found := false
+	if member := image.Service(metadata.Coordinator, owner); member != nil {
+		endpoint, found = member.Endpoint(metadata.GRPCEndpoint)
+	}
+	if !found {
+		return nil, errcode.NotCoordinator.Wrap(fmt.Errorf("coordinator %d has no known address", owner))
+	}
+	address := transport.JoinAddress(endpoint.Host, endpoint.Port)
+	conn := c.conns[address]
+	if conn == nil {
+		var err error
+		if conn, err = c.dialer.Dial(address); err != nil {
+			return nil, fmt.Errorf("coordinator %d: %w", owner, err)
+		}
+		c.conns[address] = conn
+	}
+	return coordinatorv1.NewCoordinatorClient(conn), nil
+}
+
+// Update closes the connections to instances that the image does not have any more.
+func (c *Client) Update(image metadata.Reader) {
+	live := map[string]bool{}
+	for _, member := range image.Services(metadata.Coordinator) {
+		if endpoint, ok := member.Endpoint(metadata.GRPCEndpoint); ok {
+			live[transport.JoinAddress(endpoint.Host, endpoint.Port)] = true
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for address, conn := range c.conns {
+		if !live[address] {
+			_ = conn.Close()
+			delete(c.conns, address)
+		}
+	}
+}
+
+// awaitNewer waits for newer metadata, but not longer than the pause: an owner may also have been refusing only because
+// it was behind. It says whether the context still lives.
+func (c *Client) awaitNewer(ctx context.Context, offset int64, pause time.Duration) bool {
+	pauseCtx, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
+	if c.images.Await(pauseCtx, offset+1) != nil {
+		<-pauseCtx.Done()
+	}
+	return ctx.Err() == nil
+}
+
+// repeatable says whether carrying a request out twice is the same as once for its client. Joining and leaving are not
+// among them, nor anything that moves a transaction on.
+func repeatable(apiKey int16) bool {
+	switch kmsg.Key(apiKey) {
+	case kmsg.OffsetCommit, kmsg.OffsetFetch, kmsg.Heartbeat, kmsg.SyncGroup, kmsg.DescribeGroups, kmsg.ListGroups,
+		kmsg.ConsumerGroupDescribe, kmsg.ShareGroupDescribe, kmsg.StreamsGroupDescribe, kmsg.DescribeTransactions,
+		kmsg.ListTransactions, kmsg.DescribeShareGroupOffsets, kmsg.ReadShareGroupState, kmsg.ReadShareGroupStateSummary:
+		return true
+	}
+	return false
+}
+
+func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, defaultTimeout)
+}
