@@ -1,0 +1,89 @@
+package metarecord
+
+import "chancery/services/kafka/uuid"
+
+// RegisterServiceRecord makes a gateway, coordinator or tiering instance a member, or replaces its registration. A new
+// registration is fenced until a ServiceChangeRecord says otherwise.
+type RegisterServiceRecord struct {
+	// Kind is that of proto/controller/v1.
+	Kind          int8
+	ID            int32
+	Epoch         int64
+	IncarnationID uuid.UUID
+	EndPoints     []Endpoint
+	Rack          *string
+	Version       string
+	Fenced        bool
+}
+
+// RecordType is RegisterService.
+func (*RegisterServiceRecord) RecordType() Type { return RegisterService }
+
+func (r *RegisterServiceRecord) fields(c *codec) {
+	c.int8(&r.Kind)
+	c.int32(&r.ID)
+	c.int64(&r.Epoch)
+	c.uuid(&r.IncarnationID)
+	c.endpoints(&r.EndPoints)
+	c.nullableString(&r.Rack)
+	c.string(&r.Version)
+	c.bool(&r.Fenced)
+	c.tags()
+}
+
+// ServiceChangeRecord fences or unfences a member.
+type ServiceChangeRecord struct {
+	Kind   int8
+	ID     int32
+	Epoch  int64
+	Fenced bool
+}
+
+// RecordType is ServiceChange.
+func (*ServiceChangeRecord) RecordType() Type { return ServiceChange }
+
+func (r *ServiceChangeRecord) fields(c *codec) {
+	c.int8(&r.Kind)
+	c.int32(&r.ID)
+	c.int64(&r.Epoch)
+	c.bool(&r.Fenced)
+	c.tags()
+}
+
+// UnregisterServiceRecord ends a membership.
+type UnregisterServiceRecord struct {
+	Kind  int8
+	ID    int32
+	Epoch int64
+}
+
+// RecordType is UnregisterService.
+func (*UnregisterServiceRecord) RecordType() Type { return UnregisterService }
+
+func (r *UnregisterServiceRecord) fields(c *codec) {
+	c.int8(&r.Kind)
+	c.int32(&r.ID)
+	c.int64(&r.Epoch)
+	c.tags()
+}
+
+// ShardRecord gives a coordinator shard to an instance, or to nobody when Owner is -1. Each one has a higher epoch than
+// the one before it for the same shard.
+type ShardRecord struct {
+	// Kind is that of proto/coordinator/v1.
+	Kind  int8
+	Shard int32
+	Owner int32
+	Epoch int32
+}
+
+// RecordType is Shard.
+func (*ShardRecord) RecordType() Type { return Shard }
+
+func (r *ShardRecord) fields(c *codec) {
+	c.int8(&r.Kind)
+	c.int32(&r.Shard)
+	c.int32(&r.Owner)
+	c.int32(&r.Epoch)
+	c.tags()
+}
