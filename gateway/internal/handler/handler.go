@@ -1,0 +1,195 @@
+package handler
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"google.golang.org/grpc/mem"
+
+	commonv1 "chancery/proto/common/v1"
+	"chancery/gateway/internal/routing"
+	"chancery/gateway/internal/session"
+	"chancery/gateway/internal/wire"
+	"chancery/services/metadata"
+	"chancery/services/storage"
+)
+
+// Anonymous is the principal of a connection without authentication.
+const Anonymous = "User:ANONYMOUS"
+
+// UnknownNode is the node of a connection whose client has not said which node it means.
+const UnknownNode int32 = -1
+
+// Conn is what is known of a client's connection. Only requests that run alone on their connection change it.
+type Conn struct {
+	// Listener is the name of the listener that the client came in on.
+	Listener string
+	// Host is the client's address as Kafka shows it: "/127.0.0.1".
+	Host string
+	// Principal is who the client is: "User:alice".
+	Principal string
+	// NodeID is the node that the client believes to talk to: from its ApiVersions request (KIP-1242) or the port that it
+	// dialled; UnknownNode when neither tells.
+	NodeID          int32
+	SoftwareName    string
+	SoftwareVersion string
+
+	produces produceOrder
+}
+
+// Request is one request of a client.
+type Request struct {
+	Key           int16
+	Version       int16
+	CorrelationID int32
+	// ClientID is nil when the header had null.
+	ClientID *string
+	Conn     *Conn
+	// Arrived is when the frame was complete.
+	Arrived time.Time
+	// Body is the request without its header. It stays valid as long as anybody holds it, but for Produce: there it is a
+	// part of Frame, which the request owns.
+	Body []byte
+	// Frame and BodyAt are set for Produce: the buffer that holds the frame, and where the body begins in it.
+	Frame  mem.Buffer
+	BodyAt int
+	// Waited is the part of the time that the request spent waiting for others: for data, acknowledgements, a rebalance.
+	// Handlers add to it; it goes into the metrics only.
+	Waited time.Duration
+}
+
+// clientID is the client id as a string; null becomes empty.
+func (r *Request) clientID() string {
+	if r.ClientID == nil {
+		return ""
+	}
+	return *r.ClientID
+}
+
+// Order says which requests of one connection may run at the same time.
+type Order int8
+
+const (
+	// Alone is for a request that begins when all before it on the connection have ended, and ends before the next begins.
+	// So a connection looks as if it did one thing after the other, which clients count on.
+	Alone Order = iota
+	// Produces run beside each other; their appends begin in the order of the requests.
+	Produces
+	// Fetches without a session run beside each other.
+	Fetches
+)
+
+// API is one row of the table of APIs.
+type API struct {
+	Key  int16
+	Name string
+	// Min to Max are the versions that are served; Advertised is the lowest that ApiVersions tells.
+	Min, Max   int16
+	Advertised int16
+	// FlexibleFrom is the first version with compact types, whose header has tagged fields; neverFlexible for none.
+	FlexibleFrom int16
+	// Order is nil for an API that runs alone.
+	Order func(r *Request) Order
+	// Handle answers a request. A nil message without an error means that there is no answer.
+	Handle func(h *Handlers, ctx context.Context, r *Request) (*wire.Message, error)
+	// Start is instead of Handle for an API that does not block: done is called exactly once, from any goroutine.
+	Start func(h *Handlers, ctx context.Context, r *Request, done func(*wire.Message, error))
+}
+
+// neverFlexible is the FlexibleFrom of an API without flexible versions.
+const neverFlexible int16 = 32767
+
+// Flexible says whether requests of a version have compact types and a header with tagged fields.
+func (a *API) Flexible(version int16) bool { return version >= a.FlexibleFrom }
+
+// Serves says whether a version is served.
+func (a *API) Serves(version int16) bool { return version >= a.Min && version <= a.Max }
+
+// Controller takes requests to the active controller. An error carries a Kafka error code where there is one.
+type Controller interface {
+	Handle(ctx context.Context, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
+}
+
+// Coordinator takes requests to the owner of a shard. Shard -1 is not for it: see the instance-wide requests of the
+// client package.
+type Coordinator interface {
+	Handle(ctx context.Context, kind metadata.ShardKind, shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
+}
+
+// Config is what handlers need to know of the gateway's settings.
+type Config struct {
+	// AutoCreateTopics lets Metadata make topics that are asked for.
+	AutoCreateTopics bool
+	// FetchMaxBytes bounds one fetch response.
+	FetchMaxBytes int32
+	// MaxRequestPartitionSizeLimit bounds the partitions in one DescribeTopicPartitions answer.
+	MaxRequestPartitionSizeLimit int32
+	// RequestTimeout bounds requests to a controller or coordinator that carry no time-out of their own.
+	RequestTimeout time.Duration
+	// Version is the product's version, for logs.
+	Version string
+	// AutoTopic gives the settings with which a topic is made that nobody has configured: an internal one has its own.
+	AutoTopic func(name string) kmsg.CreateTopicsRequestTopic
+}
+
+// Deps are what handlers work with.
+type Deps struct {
+	// Image is the newest metadata image that is known here.
+	Image func() metadata.Reader
+	// Await waits until the image is at least at an offset.
+	Await func(ctx context.Context, offset int64) error
+	// Storage finds the storage node of an id.
+	Storage     func(nodeID int32) (storage.Node, error)
+	Controller  Controller
+	Coordinator Coordinator
+	// Addresses gives each node the address of a gateway.
+	Addresses *routing.Addresses
+	Sessions  *session.Cache
+	// Messages are the buffers of responses.
+	Messages *wire.Pool
+	Now      func() time.Time
+	Logger   *slog.Logger
+}
+
+// Handlers answers requests. Its methods may be called from any goroutine.
+type Handlers struct {
+	config Config
+	Deps
+	apis     []API
+	byKey    map[int16]*API
+	creating topicCreation
+}
+
+// New makes the handlers of a gateway.
+func New(config Config, deps Deps) *Handlers {
+	h := &Handlers{config: config, Deps: deps, apis: table()}
+	h.creating.inFlight = make(map[string]bool)
+	h.byKey = make(map[int16]*API, len(h.apis))
+	for i := range h.apis {
+		h.byKey[h.apis[i].Key] = &h.apis[i]
+	}
+	return h
+}
+
+// API finds the row of an API key; nil when it is not served.
+func (h *Handlers) API(key int16) *API { return h.byKey[key] }
+
+// APIs are all rows, in the order of their keys.
+func (h *Handlers) APIs() []API { return h.apis }
+
+// envelope wraps a request for the service that answers it.
+func (h *Handlers) envelope(r *Request, body []byte) *commonv1.Envelope {
+	return &commonv1.Envelope{
+		ApiKey:         int32(r.Key),
+		ApiVersion:     int32(r.Version),
+		ClientId:       r.ClientID,
+		Principal:      r.Conn.Principal,
+		ClientHost:     r.Conn.Host,
+		Listener:       r.Conn.Listener,
+		Body:           body,
+		MetadataOffset: h.Image().Offset(),
+		Trusted:        true,
+	}
+}

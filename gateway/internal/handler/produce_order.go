@@ -1,0 +1,3 @@
+package handler
+
+type produceOrder struct{}
