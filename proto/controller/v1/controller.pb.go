@@ -430,7 +430,8 @@ type FollowMetadataRequest struct {
 	Kind      ServiceKind            `protobuf:"varint,1,opt,name=kind,proto3,enum=chancery.controller.v1.ServiceKind" json:"kind,omitempty"`
 	Id        int32                  `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
 	ClusterId string                 `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// The next offset wanted; 0 for everything. In the first message only.
+	// The next offset wanted; 0 for everything, which always begins with a snapshot, even an empty one, since that names the
+	// cluster. In the first message only.
 	FromOffset int64 `protobuf:"varint,4,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
 	// The controller epoch of the last batch seen; -1 for none. In the first message only.
 	LastEpoch int32 `protobuf:"varint,5,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
