@@ -62,6 +62,11 @@ type AppendRequest struct {
 	// than the one in its image with NotCoordinator. NoWriterEpoch for clients, who may not write to internal topics
 	// where Kafka does not let them.
 	WriterEpoch int32
+	// CheckEndOffset makes the append conditional: the leader appends only while its log ends at EndOffset, and otherwise
+	// refuses with OffsetOutOfRange and OutcomeUnknown false. It is for the only writer of a partition, a coordinator: an
+	// append of which it has lost sight can then never land behind its back, after what it wrote later.
+	CheckEndOffset bool
+	EndOffset      int64
 	// APIVersion is the version of the Produce request, which decides some answers (zstd before 7, transactions from 11).
 	// Coordinators give the newest.
 	APIVersion      int16

@@ -110,6 +110,8 @@ func encodeAppend(b []byte, a numberedAppend) []byte {
 	b = appendZigZag(b, 5, int64(a.req.WriterEpoch))
 	b = appendNumber(b, 6, uint64(a.req.APIVersion))
 	b = appendString(b, 7, a.req.TransactionalID)
+	b = appendBool(b, 9, a.req.CheckEndOffset)
+	b = appendNumber(b, 10, uint64(a.req.EndOffset))
 	for i := range a.req.Partitions {
 		p := &a.req.Partitions[i]
 		var inner int
@@ -206,6 +208,10 @@ func (d *appendDecoder) number(field protowire.Number, v uint64) error {
 		d.req.WriterEpoch = zigZag32(v)
 	case 6:
 		d.req.APIVersion = int16(v)
+	case 9:
+		d.req.CheckEndOffset = v != 0
+	case 10:
+		d.req.EndOffset = int64(v)
 	}
 	return nil
 }

@@ -91,8 +91,11 @@ type Append struct {
 	ApiVersion      int32              `protobuf:"varint,6,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	TransactionalId string             `protobuf:"bytes,7,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
 	Partitions      []*AppendPartition `protobuf:"bytes,8,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Whether the append is to be refused with OFFSET_OUT_OF_RANGE unless the log ends at end_offset.
+	CheckEndOffset bool  `protobuf:"varint,9,opt,name=check_end_offset,json=checkEndOffset,proto3" json:"check_end_offset,omitempty"`
+	EndOffset      int64 `protobuf:"varint,10,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Append) Reset() {
@@ -179,6 +182,20 @@ func (x *Append) GetPartitions() []*AppendPartition {
 		return x.Partitions
 	}
 	return nil
+}
+
+func (x *Append) GetCheckEndOffset() bool {
+	if x != nil {
+		return x.CheckEndOffset
+	}
+	return false
+}
+
+func (x *Append) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
 }
 
 type AppendPartition struct {
@@ -1102,7 +1119,9 @@ type ListOffsetsPartition struct {
 	// A time in milliseconds, or -1 latest, -2 earliest, -3 of the maximum timestamp, -4 earliest local, -5 last tiered,
 	// -6 earliest not yet uploaded.
 	Timestamp int64 `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
-	// Asks for the log end offset whatever the high watermark is: coordinators use it to find how far they must read.
+	// Asks for the log end offset whatever the high watermark is: coordinators use it to find how far they must read. The
+	// node always waits first until its own image has reached metadata_offset, and answers after the appends that it took
+	// before: so nothing that an earlier owner of the shard sent can follow the offset that it answers.
 	LogEnd        bool `protobuf:"varint,5,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1882,7 +1901,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x18storage/v1/storage.proto\x12\x13chancery.storage.v1\x1a\x16common/v1/common.proto\"^\n" +
 	"\vAppendFrame\x125\n" +
 	"\aappends\x18\x01 \x03(\v2\x1b.chancery.storage.v1.AppendR\aappends\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\xa9\x02\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xf2\x02\n" +
 	"\x06Append\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04acks\x18\x02 \x01(\x11R\x04acks\x12\x1d\n" +
@@ -1895,7 +1914,11 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x10transactional_id\x18\a \x01(\tR\x0ftransactionalId\x12D\n" +
 	"\n" +
 	"partitions\x18\b \x03(\v2$.chancery.storage.v1.AppendPartitionR\n" +
-	"partitions\"^\n" +
+	"partitions\x12(\n" +
+	"\x10check_end_offset\x18\t \x01(\bR\x0echeckEndOffset\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\n" +
+	" \x01(\x03R\tendOffset\"^\n" +
 	"\x0fAppendPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x12\n" +
