@@ -67,6 +67,8 @@ func (h *Handlers) createTopics(ctx context.Context, r *Request, names []string)
 		return
 	}
 	done := make(chan struct{})
+	// The request is over when this returns, which may be before the topics are made.
+	r = &Request{ClientID: r.ClientID, Conn: r.Conn}
 	go func() {
 		defer close(done)
 		defer h.creating.end(names)
@@ -88,7 +90,8 @@ func (h *Handlers) createNow(ctx context.Context, r *Request, names []string) {
 	for _, name := range names {
 		q.Topics = append(q.Topics, h.config.AutoTopic(name))
 	}
-	e := h.envelope(&Request{Key: q.Key(), Version: q.Version, ClientID: r.ClientID, Conn: r.Conn}, q.AppendTo(nil))
+	r.Key, r.Version = q.Key(), q.Version
+	e := h.envelope(r, q.AppendTo(nil))
 	reply, err := h.Controller.Handle(ctx, e)
 	if err != nil {
 		h.Logger.Warn("topics that were asked for could not be made", "topics", names, "error", err)

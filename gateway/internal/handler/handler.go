@@ -8,10 +8,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"google.golang.org/grpc/mem"
 
-	commonv1 "chancery/proto/common/v1"
 	"chancery/gateway/internal/routing"
 	"chancery/gateway/internal/session"
 	"chancery/gateway/internal/wire"
+	commonv1 "chancery/proto/common/v1"
 	"chancery/services/metadata"
 	"chancery/services/storage"
 )
@@ -92,6 +92,9 @@ type API struct {
 	FlexibleFrom int16
 	// Order is nil for an API that runs alone.
 	Order func(r *Request) Order
+	// EndsOnDrain says that the requests wait for something that need not come: they end, with what is there, when the
+	// gateway is about to leave.
+	EndsOnDrain bool
 	// Handle answers a request. A nil message without an error means that there is no answer.
 	Handle func(h *Handlers, ctx context.Context, r *Request) (*wire.Message, error)
 	// Start is instead of Handle for an API that does not block: done is called exactly once, from any goroutine.
@@ -160,6 +163,7 @@ type Handlers struct {
 	apis     []API
 	byKey    map[int16]*API
 	creating topicCreation
+	produces producePool
 }
 
 // New makes the handlers of a gateway.

@@ -5,6 +5,8 @@ package handler
 // 3 are refused, as by Kafka.
 func table() []API {
 	return []API{
+		{Key: 0, Name: "Produce", Min: 3, Max: 13, Advertised: 0, FlexibleFrom: 9, Order: producesOrder, Start: startProduce},
+		{Key: 1, Name: "Fetch", Min: 4, Max: 18, Advertised: 4, FlexibleFrom: 12, Order: fetchesOrder, EndsOnDrain: true, Handle: fetch},
 		{Key: 3, Name: "Metadata", Min: 0, Max: 13, Advertised: 0, FlexibleFrom: 9, Handle: on((*Handlers).metadata)},
 		{Key: 18, Name: "ApiVersions", Min: 0, Max: 5, Advertised: 0, FlexibleFrom: 3, Handle: apiVersions},
 		{Key: 19, Name: "CreateTopics", Min: 2, Max: 7, Advertised: 2, FlexibleFrom: 5, Handle: toController(createTopicsFailed)},
