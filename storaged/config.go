@@ -1,0 +1,52 @@
+package storaged
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.opentelemetry.io/otel/metric"
+
+	"chancery/services/clients/controllerclient"
+	"chancery/services/metadata"
+	"chancery/services/storage"
+)
+
+// Config says who this node is. What Kafka calls broker configs comes as Properties.
+type Config struct {
+	NodeID int32
+	// ClusterID is the cluster that the node belongs to; empty takes the one in meta.properties, or else the controller's.
+	ClusterID string
+	// LogDirs are the log directories (log.dirs); they are made where they do not exist.
+	LogDirs []string
+	// Rack is broker.rack; empty means none.
+	Rack string
+	// Endpoints are the addresses that the node is registered with. One must have the name metadata.GRPCEndpoint.
+	Endpoints []metadata.Endpoint
+	// Properties are the node's settings as given at start, by Kafka's names; what is missing has its default.
+	Properties map[string]string
+}
+
+// Metadata is the node's view of the metadata log; *metadata.Follower is one.
+type Metadata interface {
+	Image() *metadata.Image
+	Subscribe(p metadata.Publisher)
+	// Acknowledge tells the controller once more what has been applied, because the node's epoch has changed.
+	Acknowledge()
+}
+
+// Controller sends requests to the active controller; *controllerclient.Client is one.
+type Controller interface {
+	Request(ctx context.Context, req kmsg.Request, from controllerclient.Sender) (kmsg.Response, error)
+}
+
+// Deps is what the node works with.
+type Deps struct {
+	Metadata   Metadata
+	Controller Controller
+	// Nodes gives other storage nodes by id.
+	Nodes func(id int32) (storage.Node, error)
+	Meter metric.Meter
+	// Logger is the node's; LogLevel, when it is set, is the level that a change of the broker-logger resource sets.
+	Logger *slog.Logger
+}
