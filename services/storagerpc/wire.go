@@ -40,7 +40,7 @@ func decodeFrame(data mem.BufferSlice, hasPayload bool, f fields) (payload mem.B
 			return payload, err
 		}
 		num, kind := protowire.DecodeTag(tag)
-		if num < protowire.MinValidNumber {
+		if !num.IsValid() {
 			return payload, fmt.Errorf("invalid field number in tag %#x", tag)
 		}
 		switch kind {
@@ -87,6 +87,9 @@ func decodeNested(b []byte, f fields) error {
 		num, kind, n := protowire.ConsumeTag(b)
 		if n < 0 {
 			return protowire.ParseError(n)
+		}
+		if !num.IsValid() {
+			return fmt.Errorf("invalid field number %d", num)
 		}
 		b = b[n:]
 		switch kind {
