@@ -77,7 +77,7 @@ func (h *Handlers) awaitReply(ctx context.Context, reply *commonv1.EnvelopeReply
 // controller, which it cannot find.
 func forwardCode(err error) errcode.Code {
 	switch code := errcode.Of(err); code {
-	case errcode.NotController, errcode.UnknownServerError, errcode.None:
+	case errcode.NotController, errcode.NetworkException, errcode.UnknownServerError, errcode.None:
 		return errcode.RequestTimedOut
 	default:
 		return code

@@ -1,0 +1,384 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"chancery/gateway/internal/handler"
+	"chancery/gateway/internal/wire"
+)
+
+const (
+	// maxBatch is how many answers are written together at most.
+	maxBatch = 128
+	// lingerTime is how long a client has to read the last answers.
+	lingerTime = 250 * time.Millisecond
+	// apiVersionsKey is the API that is answered in any version.
+	apiVersionsKey int16 = 18
+)
+
+// exchange is one request and its answer.
+type exchange struct {
+	req     handler.Request
+	api     *handler.API
+	metrics *apiMetrics
+	taken   int64
+	// begun is when the work began, ended when the answer was there.
+	begun, ended time.Time
+	// done, message and err belong to the connection's mutex. A nil message without an error means that there is no answer; an
+	// error closes the connection when the answers before it have been sent.
+	done    bool
+	message *wire.Message
+	err     error
+}
+
+// conn is a client's connection.
+type conn struct {
+	s      *Server
+	nc     net.Conn
+	lis    *listener
+	ip     string
+	info   handler.Conn
+	reader *frameReader
+	out    responseWriter
+	// ctx ends with the connection; waits ends, besides, when the gateway is about to leave.
+	ctx       context.Context
+	cancel    context.CancelFunc
+	waits     context.Context
+	stopWaits context.CancelFunc
+	// active is when something was last read or written, in nanoseconds since the server began.
+	active atomic.Int64
+	// clientID is that of the last request.
+	clientID *string
+
+	mu sync.Mutex
+	// changed is signalled when a request has ended or the connection was closed.
+	changed sync.Cond
+	// queue are the requests whose answers have not been sent, in order; head is the index of the first.
+	queue []*exchange
+	head  int
+	// running counts the requests that have begun and not ended; order is what they have in common.
+	running int
+	order   handler.Order
+	// writing says that somebody sends answers, or is about to.
+	writing  bool
+	draining bool
+	closed   bool
+}
+
+func newConn(s *Server, lis *listener, nc net.Conn, ip string) *conn {
+	c := &conn{s: s, nc: nc, lis: lis, ip: ip}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c.waits, c.stopWaits = context.WithCancel(c.ctx)
+	c.changed.L = &c.mu
+	c.info = handler.Conn{Listener: lis.config.Name, Host: "/" + ip, Principal: handler.Anonymous, NodeID: lis.config.NodeID}
+	c.reader = newFrameReader(nc)
+	c.reader.chunks, c.reader.buffers = &s.chunks, s.deps.Buffers
+	c.reader.max, c.reader.budget = s.config.MaxRequestBytes, s.budget
+	c.reader.received = func(n int) {
+		s.metrics.received.Add(int64(n))
+		c.touch()
+	}
+	c.out = newResponseWriter(nc, &s.chunks, func(n int) {
+		s.metrics.sent.Add(int64(n))
+		c.touch()
+	})
+	c.touch()
+	return c
+}
+
+func (c *conn) touch() { c.active.Store(int64(c.s.since())) }
+
+// serve reads and runs requests until the connection ends, then waits for what is still running.
+func (c *conn) serve() {
+	err := c.readRequests()
+	c.stopWaits()
+	polite := c.settle()
+	c.reader.close()
+	level := slog.LevelDebug
+	if errors.Is(err, wire.ErrMalformed) || errors.Is(err, errFrameSize) {
+		level, polite = slog.LevelInfo, true
+	}
+	if polite {
+		c.linger()
+	}
+	c.s.deps.Logger.Log(c.ctx, level, "connection closed", "client", c.ip, "listener", c.info.Listener, "reason", err)
+	c.close()
+}
+
+// readRequests ends with the reason why there are no more requests.
+func (c *conn) readRequests() error {
+	for {
+		f, err := c.reader.next(c.ctx)
+		if err != nil {
+			return err
+		}
+		x, err := c.parse(&f)
+		if err != nil {
+			c.s.budget.Release(f.taken)
+			if f.buffer != nil {
+				f.buffer.Free()
+			}
+			return err
+		}
+		if err := c.run(x); err != nil {
+			return err
+		}
+	}
+}
+
+// parse finds out what a frame asks for.
+func (c *conn) parse(f *frame) (*exchange, error) {
+	b := f.bytes()
+	key, version, _ := wire.PeekKey(b)
+	api := c.s.deps.Handlers.API(key)
+	if api == nil || !api.Serves(version) && key != apiVersionsKey {
+		return nil, fmt.Errorf("%w: API %d version %d", wire.ErrMalformed, key, version)
+	}
+	// The header of an ApiVersions request of a future version is read as far as it is known.
+	flexible := api.Flexible(version) && api.Serves(version)
+	header, err := wire.ParseHeader(b, flexible, c.clientID)
+	if err != nil {
+		return nil, err
+	}
+	c.clientID = header.ClientID
+	x := &exchange{api: api, metrics: c.s.metrics.api(key), taken: f.taken}
+	x.req = handler.Request{
+		Key: key, Version: version, CorrelationID: header.CorrelationID, ClientID: header.ClientID,
+		Conn: &c.info, Arrived: c.s.deps.Now(), Body: b[header.Size:], Frame: f.buffer, BodyAt: header.Size,
+	}
+	return x, nil
+}
+
+// run begins a request when those before it allow, and ends it too if it is alone.
+func (c *conn) run(x *exchange) error {
+	order := handler.Alone
+	if x.api.Order != nil {
+		order = x.api.Order(&x.req)
+	}
+	if !c.begin(x, order) {
+		c.drop(x)
+		return net.ErrClosed
+	}
+	x.begun = c.s.deps.Now()
+	c.s.metrics.inFlight.Add(1)
+	switch {
+	case x.api.Start != nil:
+		// What has been started is carried out also when the client goes away.
+		x.api.Start(c.s.deps.Handlers, c.s.ctx, &x.req, func(m *wire.Message, err error) { c.end(x, m, err, false) })
+	case order == handler.Alone:
+		m, err := c.handle(x)
+		c.end(x, m, err, true)
+		if err != nil {
+			return err
+		}
+	default:
+		go func() {
+			m, err := c.handle(x)
+			c.end(x, m, err, true)
+		}()
+	}
+	return nil
+}
+
+// handle calls the handler. A panic in it is a bug that must cost one connection, not all of them.
+func (c *conn) handle(x *exchange) (m *wire.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.s.deps.Logger.Error("a request handler panicked", "api", x.api.Name, "version", x.req.Version, "panic", p, "stack", string(debug.Stack()))
+			m, err = nil, fmt.Errorf("%s panicked: %v", x.api.Name, p)
+		}
+	}()
+	ctx := c.ctx
+	if x.api.EndsOnDrain {
+		ctx = c.waits
+	}
+	return x.api.Handle(c.s.deps.Handlers, ctx, &x.req)
+}
+
+// begin waits until a request may begin and puts it into the queue; false when the connection is closed.
+func (c *conn) begin(x *exchange, order handler.Order) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.closed && !c.mayBegin(order) {
+		c.changed.Wait()
+	}
+	if c.closed {
+		return false
+	}
+	c.order = order
+	c.running++
+	if c.head > 0 && len(c.queue) == cap(c.queue) {
+		n := copy(c.queue, c.queue[c.head:])
+		clear(c.queue[n:])
+		c.queue, c.head = c.queue[:n], 0
+	}
+	c.queue = append(c.queue, x)
+	return true
+}
+
+// mayBegin says whether those that run allow another one of an order. Answers that wait to be sent count too: a client that
+// does not read gets no more work done.
+func (c *conn) mayBegin(order handler.Order) bool {
+	if len(c.queue)-c.head >= c.s.config.MaxInFlight {
+		return false
+	}
+	return c.running == 0 || order != handler.Alone && order == c.order
+}
+
+// end takes the answer to a request; here says that this goroutine may write it.
+func (c *conn) end(x *exchange, m *wire.Message, err error, here bool) {
+	if m != nil {
+		m.Seal()
+	}
+	x.ended = c.s.deps.Now()
+	c.s.budget.Release(x.taken)
+	c.mu.Lock()
+	x.done, x.message, x.err = true, m, err
+	c.running--
+	due := !c.writing && c.queue[c.head] == x
+	if due {
+		c.writing = true
+	}
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	switch {
+	case !due:
+	case here:
+		c.flush()
+	default:
+		go c.flush()
+	}
+}
+
+// drop forgets a request that never began.
+func (c *conn) drop(x *exchange) {
+	c.s.budget.Release(x.taken)
+	if x.req.Frame != nil {
+		x.req.Frame.Free()
+	}
+}
+
+// settle waits until all that has begun has ended and been sent, and says whether the connection is still open because the
+// gateway, not the client, wants to end it.
+func (c *conn) settle() (leaving bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.running > 0 || c.writing {
+		c.changed.Wait()
+	}
+	return c.draining && !c.closed
+}
+
+// flush sends all answers that are due, until there are none. One goroutine at a time does this.
+func (c *conn) flush() {
+	var batch []*exchange
+	for {
+		batch = c.takeDone(batch[:0])
+		if len(batch) == 0 {
+			return
+		}
+		c.send(batch)
+	}
+}
+
+// takeDone takes the answers that are due; when there are none, nobody writes any more.
+func (c *conn) takeDone(batch []*exchange) []*exchange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.head < len(c.queue) && c.queue[c.head].done && len(batch) < maxBatch {
+		batch = append(batch, c.queue[c.head])
+		c.queue[c.head] = nil
+		c.head++
+	}
+	if c.head == len(c.queue) {
+		c.queue, c.head = c.queue[:0], 0
+	}
+	if len(batch) == 0 {
+		c.writing = false
+	}
+	c.changed.Broadcast()
+	return batch
+}
+
+// send writes a batch of answers, the last of which may be an error that closes the connection.
+func (c *conn) send(batch []*exchange) {
+	var failed error
+	for _, x := range batch {
+		if failed == nil && x.err != nil {
+			failed = x.err
+		}
+		if failed == nil && x.message != nil {
+			c.out.add(x.message)
+		}
+	}
+	err := c.out.flush()
+	now := c.s.deps.Now()
+	for _, x := range batch {
+		if x.message != nil {
+			x.message.Release()
+		}
+		c.s.metrics.inFlight.Add(-1)
+		x.metrics.observe(x, now)
+	}
+	if err != nil || failed != nil {
+		c.logFailure(failed, err)
+		c.close()
+	}
+}
+
+func (c *conn) logFailure(failed, write error) {
+	switch {
+	case failed != nil && !errors.Is(failed, wire.ErrMalformed):
+		c.s.deps.Logger.Info("a request closes its connection", "client", c.ip, "reason", failed)
+	case write != nil && !errors.Is(write, net.ErrClosed) && !errors.Is(write, os.ErrDeadlineExceeded):
+		c.s.deps.Logger.Debug("an answer could not be sent", "client", c.ip, "error", write)
+	}
+}
+
+// drain ends the connection once the requests that have come are answered.
+func (c *conn) drain() {
+	c.mu.Lock()
+	c.draining = true
+	c.mu.Unlock()
+	c.stopWaits()
+	// The reader is woken from its wait for the next request. Requests that it has read are carried out first; a part of
+	// one is let go. An error means that the connection is closed already.
+	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// close breaks the connection. Everything that runs is told by its context.
+func (c *conn) close() {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	c.cancel()
+	// Whatever could still fail here has no one to be told.
+	_ = c.nc.Close()
+	c.s.forget(c)
+}
+
+// linger lets the client read the last answers before the connection is reset: a socket that is closed while bytes have not
+// been read would throw away what is on its way out.
+func (c *conn) linger() {
+	cw, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || cw.CloseWrite() != nil {
+		return
+	}
+	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.Copy(io.Discard, c.nc)
+}
