@@ -125,6 +125,8 @@ func encodeAppend(b []byte, a numberedAppend) []byte {
 		b = appendNumber(b, 3, uint64(size))
 		b = closeNested(b, inner)
 	}
+	b = appendBool(b, 9, a.req.CheckEndOffset)
+	b = appendNumber(b, 10, uint64(a.req.EndOffset))
 	return closeNested(b, mark)
 }
 

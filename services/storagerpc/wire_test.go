@@ -50,6 +50,8 @@ func drawAppend(t *rapid.T) numberedAppend {
 		WriterEpoch:     rapid.Int32().Draw(t, "writer"),
 		APIVersion:      rapid.Int16().Draw(t, "version"),
 		TransactionalID: rapid.String().Draw(t, "txn"),
+		CheckEndOffset:  rapid.Bool().Draw(t, "check"),
+		EndOffset:       rapid.Int64().Draw(t, "end"),
 	}
 	for range rapid.IntRange(0, 5).Draw(t, "partitions") {
 		req.Partitions = append(req.Partitions, storage.PartitionAppend{TopicID: drawID(t), Partition: rapid.Int32().Draw(t, "partition"), Records: drawRecords(t)})
@@ -61,7 +63,8 @@ func toProtoAppends(appends []numberedAppend) *storagev1.AppendFrame {
 	frame := &storagev1.AppendFrame{}
 	for _, a := range appends {
 		p := &storagev1.Append{Id: a.id, Acks: int32(a.req.Acks), TimeoutMs: a.req.TimeoutMs, MetadataOffset: a.req.MetadataOffset,
-			WriterEpoch: a.req.WriterEpoch, ApiVersion: int32(a.req.APIVersion), TransactionalId: a.req.TransactionalID}
+			WriterEpoch: a.req.WriterEpoch, ApiVersion: int32(a.req.APIVersion), TransactionalId: a.req.TransactionalID,
+			CheckEndOffset: a.req.CheckEndOffset, EndOffset: a.req.EndOffset}
 		for i := range a.req.Partitions {
 			part := &a.req.Partitions[i]
 			size := int32(-1)

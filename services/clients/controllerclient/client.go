@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"google.golang.org/grpc"
 
 	commonv1 "chancery/proto/common/v1"
 	controllerv1 "chancery/proto/controller/v1"
 	"chancery/services/kafka/errcode"
+	"chancery/services/metadata"
 	"chancery/services/transport"
 )
 
@@ -60,6 +60,8 @@ type Client struct {
 	nextTarget int
 	nextFollow int
 }
+
+var _ metadata.Source = (*Client)(nil)
 
 // New makes a client; it connects when it is first needed.
 func New(c Config) (*Client, error) {
@@ -256,12 +258,9 @@ func (c *Client) connLocked(address string) (controllerv1.ControllerClient, erro
 	return controllerv1.NewControllerClient(conn), nil
 }
 
-// FollowStream is a stream of the metadata log.
-type FollowStream = grpc.BidiStreamingClient[controllerv1.FollowMetadataRequest, controllerv1.FollowMetadataResponse]
-
-// Follow opens a stream of the metadata log to one of the controllers, each time to another than before. Whether that
-// controller serves shows only in what is received. The stream ends with the context.
-func (c *Client) Follow(ctx context.Context) (FollowStream, error) {
+// Open opens a stream of the metadata log to one of the controllers, each time to another than before: a Client is a
+// metadata.Source. Whether that controller serves shows only in what is received. The stream ends with the context.
+func (c *Client) Open(ctx context.Context) (metadata.Stream, error) {
 	c.mu.Lock()
 	address := c.targets[c.nextFollow%len(c.targets)]
 	c.nextFollow++

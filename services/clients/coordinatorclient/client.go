@@ -38,24 +38,18 @@ type Dialer interface {
 	Dial(address string) (transport.Conn, error)
 }
 
-// Images is the metadata that the client routes by; metadata's follower is one.
-type Images interface {
-	// Image is the newest image.
-	Image() metadata.Reader
-	// Await waits until the image has reached an offset.
-	Await(ctx context.Context, offset int64) error
-}
-
 // Config is what a client needs.
 type Config struct {
-	Images Images
+	// Image is the newest metadata image, by which the client routes.
+	Image func() metadata.Reader
+	// Await waits until the image has reached an offset.
+	Await  func(ctx context.Context, offset int64) error
 	Dialer Dialer
 }
 
 // Client sends requests to the owners of shards. All methods may be called from any goroutine.
 type Client struct {
-	images Images
-	dialer Dialer
+	config Config
 
 	mu     sync.Mutex
 	closed bool
@@ -66,8 +60,7 @@ type Client struct {
 // New makes a client; it connects when it is first needed.
 func New(c Config) *Client {
 	return &Client{
-		images: c.Images,
-		dialer: c.Dialer,
+		config: c,
 		local:  map[int32]coordinatorv1.CoordinatorClient{},
 		conns:  map[string]transport.Conn{},
 	}
@@ -104,7 +97,7 @@ func (c *Client) Handle(ctx context.Context, kind metadata.ShardKind, shard int3
 	req := &coordinatorv1.HandleRequest{Kind: coordinatorv1.ShardKind(kind), Shard: shard, Envelope: envelope}
 	giveUp := time.Now().Add(ownerWait)
 	for pause := retryPause; ; pause = min(2*pause, retryPauseMax) {
-		image := c.images.Image()
+		image := c.config.Image()
 		envelope.MetadataOffset = image.Offset()
 		reply, err := c.attempt(ctx, image, image.Shard(kind, shard).Owner, req)
 		switch {
@@ -127,7 +120,7 @@ func (c *Client) Handle(ctx context.Context, kind metadata.ShardKind, shard int3
 func (c *Client) HandleAll(ctx context.Context, kind metadata.ShardKind, envelope *commonv1.Envelope) ([]*commonv1.EnvelopeReply, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	image := c.images.Image()
+	image := c.config.Image()
 	envelope.MetadataOffset = image.Offset()
 	owners := Owners(image, kind)
 	replies := make([]*commonv1.EnvelopeReply, len(owners))
@@ -213,7 +206,7 @@ func (c *Client) instance(image metadata.Reader, owner int32) (coordinatorv1.Coo
 	conn := c.conns[address]
 	if conn == nil {
 		var err error
-		if conn, err = c.dialer.Dial(address); err != nil {
+		if conn, err = c.config.Dialer.Dial(address); err != nil {
 			return nil, fmt.Errorf("coordinator %d: %w", owner, err)
 		}
 		c.conns[address] = conn
@@ -244,7 +237,7 @@ func (c *Client) Update(image metadata.Reader) {
 func (c *Client) awaitNewer(ctx context.Context, offset int64, pause time.Duration) bool {
 	pauseCtx, cancel := context.WithTimeout(ctx, pause)
 	defer cancel()
-	if c.images.Await(pauseCtx, offset+1) != nil {
+	if c.config.Await(pauseCtx, offset+1) != nil {
 		<-pauseCtx.Done()
 	}
 	return ctx.Err() == nil
