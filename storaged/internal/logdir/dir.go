@@ -1,0 +1,213 @@
+package logdir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"chancery/services/kafka/uuid"
+)
+
+// Dir is one log directory. Its methods may be called from any goroutine.
+type Dir struct {
+	path  string
+	id    uuid.UUID
+	known bool // whether it has a meta.properties
+	lock  *os.File
+	clean bool
+	epoch int64
+
+	// failure is the first error that made the directory useless; nil while it works.
+	failure atomic.Pointer[error]
+	// replicas is how many replicas live here, for placement.
+	replicas atomic.Int64
+
+	highWatermarks, recoveryPoints, logStarts Offsets
+}
+
+// openDir makes a directory ours and reads what is at its root.
+func openDir(path string, nodeID int32) (*Dir, meta, error) {
+	d := &Dir{path: path, epoch: noEpoch}
+	m, err := d.open(nodeID)
+	if err != nil {
+		d.unlock()
+		return d, m, fmt.Errorf("log directory %s: %w", path, err)
+	}
+	return d, m, nil
+}
+
+func (d *Dir) open(nodeID int32) (meta, error) {
+	if err := os.MkdirAll(d.path, 0o755); err != nil {
+		return meta{}, err
+	}
+	if err := d.takeLock(); err != nil {
+		return meta{}, err
+	}
+	m, known, err := readMeta(d.path)
+	if err != nil {
+		return m, err
+	}
+	if known && m.nodeID != nodeID {
+		return m, &identityError{fmt.Errorf("log directory %s belongs to node %d, not to node %d", d.path, m.nodeID, nodeID)}
+	}
+	d.known, d.id = known && !m.directory.IsZero(), m.directory
+	if d.id.IsZero() {
+		d.id = uuid.Random()
+	}
+	if d.epoch, d.clean, err = takeCleanShutdown(d.path); err != nil {
+		return m, err
+	}
+	if d.highWatermarks, err = ReadOffsets(d.file(HighWatermarkFile)); err != nil {
+		return m, err
+	}
+	if d.recoveryPoints, err = ReadOffsets(d.file(RecoveryPointFile)); err != nil {
+		return m, err
+	}
+	d.logStarts, err = ReadOffsets(d.file(LogStartFile))
+	return m, err
+}
+
+// identityError says that a directory belongs to someone else, which no other directory makes up for.
+type identityError struct{ error }
+
+func (e *identityError) Unwrap() error { return e.error }
+
+// takeLock keeps other processes out, Apache Kafka's too: both use POSIX record locks on the same file.
+func (d *Dir) takeLock() error {
+	f, err := os.OpenFile(d.file(lockFile), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &whole); err != nil {
+		return &identityError{errors.Join(fmt.Errorf("%s is locked: another process uses the directory", f.Name()), err, f.Close())}
+	}
+	d.lock = f
+	return nil
+}
+
+func (d *Dir) unlock() {
+	if d.lock != nil {
+		_ = d.lock.Close() // closing gives the lock back; there is nothing to lose
+		d.lock = nil
+	}
+}
+
+func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
+
+// Path is where the directory is.
+func (d *Dir) Path() string { return d.path }
+
+// ID is the directory's id (KIP-858).
+func (d *Dir) ID() uuid.UUID { return d.id }
+
+// Clean says whether the last stop was a clean one, so that logs need no recovery.
+func (d *Dir) Clean() bool { return d.clean }
+
+// Err is nil while the directory works.
+func (d *Dir) Err() error {
+	if err := d.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Fail takes the directory offline and says whether this was the first failure.
+func (d *Dir) Fail(err error) bool { return d.failure.CompareAndSwap(nil, &err) }
+
+// ReplicaPath is the directory of a replica.
+func (d *Dir) ReplicaPath(r Replica) string {
+	return d.file(r.Topic + "-" + strconv.Itoa(int(r.Partition)))
+}
+
+// Checkpointed gives what was checkpointed for a replica when the directory was opened; high watermark and recovery point
+// are 0, log start -1, where nothing was.
+func (d *Dir) Checkpointed(r Replica) (highWatermark, recoveryPoint, logStart int64) {
+	logStart = -1
+	if s, ok := d.logStarts[r]; ok {
+		logStart = s
+	}
+	return d.highWatermarks[r], d.recoveryPoints[r], logStart
+}
+
+// Write replaces a checkpoint. A failure takes the directory offline.
+func (d *Dir) Write(name string, offsets Offsets) error {
+	if err := d.Err(); err != nil {
+		return err
+	}
+	err := WriteOffsets(d.file(name), offsets)
+	if err != nil {
+		d.Fail(err)
+	}
+	return err
+}
+
+// Space is the size of the volume and what is free on it for ordinary users.
+func (d *Dir) Space() (total, usable int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.path, &st); err != nil {
+		return 0, 0, err
+	}
+	return int64(st.Blocks) * int64(st.Bsize), int64(st.Bavail) * int64(st.Bsize), nil
+}
+
+// Found is a replica's directory on disk.
+type Found struct {
+	Replica Replica
+	// TopicID is zero when the directory does not say.
+	TopicID uuid.UUID
+	Path    string
+}
+
+// Suffixes of directories that hold no live replica.
+const (
+	deleteSuffix = "-delete"
+	straySuffix  = "-stray"
+	futureSuffix = "-future"
+)
+
+// list finds the replicas on disk, and the directories that are waiting for their deletion.
+func (d *Dir) list() (replicas []Found, deleted []string, err error) {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		name := e.Name()
+		switch {
+		case !e.IsDir() || strings.HasSuffix(name, straySuffix):
+			continue
+		case strings.HasSuffix(name, deleteSuffix), strings.HasSuffix(name, futureSuffix):
+			deleted = append(deleted, d.file(name))
+			continue
+		}
+		r, ok := parseName(name)
+		if !ok {
+			continue // something that is not ours, such as lost+found
+		}
+		id, err := topicID(d.file(name))
+		if err != nil {
+			return nil, nil, err
+		}
+		replicas = append(replicas, Found{Replica: r, TopicID: id, Path: d.file(name)})
+	}
+	return replicas, deleted, nil
+}
+
+func parseName(name string) (Replica, bool) {
+	at := strings.LastIndexByte(name, '-')
+	if at <= 0 {
+		return Replica{}, false
+	}
+	partition, err := strconv.ParseUint(name[at+1:], 10, 31)
+	if err != nil || strconv.Itoa(int(partition)) != name[at+1:] {
+		return Replica{}, false
+	}
+	return Replica{Topic: name[:at], Partition: int32(partition)}, true
+}

@@ -1,0 +1,275 @@
+package logdir
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"chancery/services/kafka/uuid"
+)
+
+// Set is the log directories of a node.
+type Set struct {
+	nodeID    int32
+	clusterID string
+	// dirs are in the order in which they were configured, the failed ones too.
+	dirs   []*Dir
+	logger *slog.Logger
+
+	mu sync.Mutex
+	// found are the replicas on disk that have not been claimed yet.
+	found map[Replica]foundIn
+}
+
+type foundIn struct {
+	Found
+	dir *Dir
+}
+
+// Open makes the directories ours. A directory that cannot be used is offline; it is an error when none is left, or when
+// one belongs to another node, cluster or process.
+func Open(paths []string, nodeID int32, clusterID string, logger *slog.Logger) (*Set, error) {
+	s := &Set{nodeID: nodeID, clusterID: clusterID, logger: logger, found: map[Replica]foundIn{}}
+	for _, path := range paths {
+		absolute, err := filepath.Abs(path)
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		if slices.ContainsFunc(s.dirs, func(d *Dir) bool { return d.path == absolute }) {
+			continue
+		}
+		d, m, err := openDir(absolute, nodeID)
+		s.dirs = append(s.dirs, d)
+		if err == nil {
+			err = s.agree(absolute, m)
+		}
+		if identity := (*identityError)(nil); errors.As(err, &identity) {
+			return nil, errors.Join(err, s.Close())
+		}
+		if err != nil {
+			s.fail(d, err)
+			continue
+		}
+		if err := s.find(d); err != nil {
+			s.fail(d, err)
+		}
+	}
+	if len(s.Online()) == 0 {
+		return nil, errors.Join(errors.New("no log directory can be used"), s.failures(), s.Close())
+	}
+	return s, nil
+}
+
+// agree makes sure that all directories are of one cluster.
+func (s *Set) agree(path string, m meta) error {
+	switch {
+	case m.clusterID == "" || m.clusterID == s.clusterID:
+	case s.clusterID == "":
+		s.clusterID = m.clusterID
+	default:
+		return &identityError{fmt.Errorf("log directory %s belongs to cluster %s, not to %s", path, m.clusterID, s.clusterID)}
+	}
+	return nil
+}
+
+// find notes the replicas of a directory, and removes what a deletion left half done.
+func (s *Set) find(d *Dir) error {
+	replicas, deleted, err := d.list()
+	if err != nil {
+		return err
+	}
+	for _, path := range deleted {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	for _, f := range replicas {
+		if other, ok := s.found[f.Replica]; ok {
+			return fmt.Errorf("replica %s-%d is in %s as well as in %s", f.Replica.Topic, f.Replica.Partition, f.Path, other.Path)
+		}
+		s.found[f.Replica] = foundIn{Found: f, dir: d}
+		d.replicas.Add(1)
+	}
+	return nil
+}
+
+func (s *Set) fail(d *Dir, err error) {
+	if d.Fail(err) {
+		s.logger.Error("log directory is offline", "dir", d.path, "error", err)
+	}
+}
+
+func (s *Set) failures() error {
+	var errs []error
+	for _, d := range s.dirs {
+		errs = append(errs, d.Err())
+	}
+	return errors.Join(errs...)
+}
+
+// ClusterID is the cluster that the directories belong to; empty while they are all new.
+func (s *Set) ClusterID() string { return s.clusterID }
+
+// Stamp writes the identity of the node and its cluster into directories that are new.
+func (s *Set) Stamp(clusterID string) error {
+	if s.clusterID != "" && s.clusterID != clusterID {
+		return fmt.Errorf("the log directories belong to cluster %s, not to %s", s.clusterID, clusterID)
+	}
+	s.clusterID = clusterID
+	for _, d := range s.Online() {
+		if d.known {
+			continue
+		}
+		if err := writeMeta(d.path, meta{clusterID: clusterID, nodeID: s.nodeID, directory: d.id}); err != nil {
+			s.fail(d, err)
+			continue
+		}
+		d.known = true
+	}
+	if len(s.Online()) == 0 {
+		return fmt.Errorf("no log directory can be used: %w", s.failures())
+	}
+	return nil
+}
+
+// PreviousEpoch is the broker epoch of the last run when it ended cleanly in every directory, otherwise -1. The controller
+// keeps the replicas of such a node in the ELR (KIP-966).
+func (s *Set) PreviousEpoch() int64 {
+	epoch := noEpoch
+	for i, d := range s.dirs {
+		if d.Err() != nil || i > 0 && d.epoch != epoch {
+			return noEpoch
+		}
+		epoch = d.epoch
+	}
+	return epoch
+}
+
+// All are the directories in the order in which they were configured, the failed ones too.
+func (s *Set) All() []*Dir { return s.dirs }
+
+// Online are the directories that work.
+func (s *Set) Online() []*Dir {
+	var out []*Dir
+	for _, d := range s.dirs {
+		if d.Err() == nil {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// Offline are the ids of the directories that have failed, as far as they were ever known.
+func (s *Set) Offline() []uuid.UUID {
+	var out []uuid.UUID
+	for _, d := range s.dirs {
+		if d.Err() != nil && d.known {
+			out = append(out, d.id)
+		}
+	}
+	return out
+}
+
+// Placement is where a replica lives.
+type Placement struct {
+	Dir *Dir
+	// New says that there is nothing on disk yet.
+	New bool
+}
+
+// ErrOffline says that a replica may be in a directory that does not work.
+var ErrOffline = errors.New("the replica's log directory is offline")
+
+// Place finds the directory of a replica: where it is on disk, else the one it is assigned to, else the one with the
+// fewest replicas that is not cordoned.
+//
+// A replica that is assigned to a directory which does not work is not made again elsewhere: it would come back empty.
+func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) (Placement, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f, ok := s.found[r]; ok {
+		delete(s.found, r)
+		if err := f.dir.Err(); err != nil {
+			return Placement{}, fmt.Errorf("%w: %w", ErrOffline, err)
+		}
+		if f.TopicID.IsZero() || f.TopicID == topic {
+			return Placement{Dir: f.dir}, nil
+		}
+		// A topic of this name was deleted and made anew while this node was away.
+		if err := s.setAside(f); err != nil {
+			return Placement{}, err
+		}
+	}
+	online := s.Online()
+	for _, d := range online {
+		if d.id == assigned {
+			d.replicas.Add(1)
+			return Placement{Dir: d, New: true}, nil
+		}
+	}
+	if assigned != uuid.UnassignedDir && len(online) < len(s.dirs) {
+		return Placement{}, ErrOffline
+	}
+	var best *Dir
+	for _, d := range online {
+		if slices.Contains(cordoned, d.id) {
+			continue
+		}
+		if best == nil || d.replicas.Load() < best.replicas.Load() {
+			best = d
+		}
+	}
+	if best == nil {
+		return Placement{}, fmt.Errorf("%w: no directory takes new replicas", ErrOffline)
+	}
+	best.replicas.Add(1)
+	return Placement{Dir: best, New: true}, nil
+}
+
+// Removed says that a replica was deleted from a directory.
+func (s *Set) Removed(d *Dir) { d.replicas.Add(-1) }
+
+// Strays sets aside the replicas on disk that no one has claimed: the cluster does not know them here. They are renamed,
+// not deleted, so that an operator can look.
+func (s *Set) Strays() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r, f := range s.found {
+		delete(s.found, r)
+		if f.dir.Err() != nil {
+			continue
+		}
+		if err := s.setAside(f); err != nil {
+			s.fail(f.dir, err)
+		}
+	}
+}
+
+func (s *Set) setAside(f foundIn) error {
+	name := fmt.Sprintf("%s-%d.%s%s", f.Replica.Topic, f.Replica.Partition, strings.ReplaceAll(uuid.Random().String(), "-", "_"), straySuffix)
+	s.logger.Warn("set aside a replica that the cluster does not have here", "from", f.Path, "to", name, "topic_id", f.TopicID)
+	f.dir.replicas.Add(-1)
+	return os.Rename(f.Path, filepath.Join(f.dir.path, name))
+}
+
+// MarkClean leaves the mark of a clean stop in the directories that work. The logs must have been flushed and closed.
+func (s *Set) MarkClean(brokerEpoch int64) error {
+	var errs []error
+	for _, d := range s.Online() {
+		errs = append(errs, writeCleanShutdown(d.path, brokerEpoch))
+	}
+	return errors.Join(errs...)
+}
+
+// Close gives the directories back.
+func (s *Set) Close() error {
+	for _, d := range s.dirs {
+		d.unlock()
+	}
+	return nil
+}
