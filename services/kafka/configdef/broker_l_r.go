@@ -274,4 +274,12 @@ var brokerConfigsLToR = table{
 		Doc: "Length of one such sample."},
 	{Name: "request.timeout.ms", Type: Int, Default: "30000", Importance: High, Mode: ReadOnly,
 		Doc: "Timeout of requests the broker sends."},
+	{Name: "rlmm.config.remote.log.metadata.topic.min.isr", Type: Short, Default: "2", Valid: atLeast(1), Importance: Low, Mode: ReadOnly, Own: true,
+		Doc: "Min in-sync replicas of the remote log metadata topic."},
+	{Name: "rlmm.config.remote.log.metadata.topic.num.partitions", Type: Int, Default: "50", Valid: atLeast(1), Importance: Low, Mode: ReadOnly, Own: true,
+		Doc: "Partitions of the remote log metadata topic."},
+	{Name: "rlmm.config.remote.log.metadata.topic.replication.factor", Type: Short, Default: "3", Valid: atLeast(1), Importance: Low, Mode: ReadOnly, Own: true,
+		Doc: "Replication factor of the remote log metadata topic."},
+	{Name: "rlmm.config.remote.log.metadata.topic.retention.ms", Type: Long, Default: "-1", Valid: atLeast(-1), Importance: Low, Mode: ReadOnly, Own: true,
+		Doc: "Retention of the remote log metadata topic; -1 = for ever."},
 }
