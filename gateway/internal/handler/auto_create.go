@@ -2,12 +2,15 @@ package handler
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/internaltopic"
 )
 
 // autoCreateWait bounds how long a Metadata request waits for the topics that it makes: usually they are there by then,
@@ -88,7 +91,7 @@ func (h *Handlers) createNow(ctx context.Context, r *Request, names []string) {
 	q.SetVersion(h.byKey[q.Key()].Max)
 	q.TimeoutMillis = int32(h.config.RequestTimeout.Milliseconds())
 	for _, name := range names {
-		q.Topics = append(q.Topics, h.config.AutoTopic(name))
+		q.Topics = append(q.Topics, h.autoTopic(name))
 	}
 	r.Key, r.Version = q.Key(), q.Version
 	e := h.envelope(r, q.AppendTo(nil))
@@ -109,4 +112,27 @@ func (h *Handlers) createNow(ctx context.Context, r *Request, names []string) {
 		}
 	}
 	h.awaitReply(ctx, reply)
+}
+
+// autoTopic is how a topic is made that nobody has configured: an internal one has its own settings, others those that this
+// gateway's configuration gives, or else the controller's.
+func (h *Handlers) autoTopic(name string) kmsg.CreateTopicsRequestTopic {
+	t := kmsg.NewCreateTopicsRequestTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = name, -1, -1
+	node := h.config.Node
+	if spec, ok := internaltopic.For(name, node); ok {
+		t.NumPartitions, t.ReplicationFactor = spec.Partitions, spec.ReplicationFactor
+		for _, key := range slices.Sorted(maps.Keys(spec.Configs)) {
+			value := spec.Configs[key]
+			t.Configs = append(t.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: key, Value: &value})
+		}
+		return t
+	}
+	if node.IsSet("num.partitions") {
+		t.NumPartitions = int32(node.Int("num.partitions"))
+	}
+	if node.IsSet("default.replication.factor") {
+		t.ReplicationFactor = int16(node.Int("default.replication.factor"))
+	}
+	return t
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/internaltopic"
 	"chancery/services/metadata"
 )
 
@@ -76,7 +77,7 @@ func (p *partitionsPage) add(name string, first int32, onlyExisting bool) bool {
 		return false
 	}
 	out := kmsg.NewDescribeTopicPartitionsResponseTopic()
-	out.Topic, out.IsInternal, out.AuthorizedOperations = &name, isInternal(name), topicOperations
+	out.Topic, out.IsInternal, out.AuthorizedOperations = &name, internaltopic.Is(name), topicOperations
 	t := p.img.TopicByName(name)
 	if t == nil {
 		if onlyExisting {

@@ -5,13 +5,13 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"google.golang.org/grpc/mem"
 
 	"chancery/gateway/internal/routing"
 	"chancery/gateway/internal/session"
 	"chancery/gateway/internal/wire"
 	commonv1 "chancery/proto/common/v1"
+	"chancery/services/kafka/configdef"
 	"chancery/services/metadata"
 	"chancery/services/storage"
 )
@@ -115,26 +115,37 @@ type Controller interface {
 	Handle(ctx context.Context, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
 }
 
-// Coordinator takes requests to the owner of a shard. Shard -1 is not for it: see the instance-wide requests of the
-// client package.
+// Coordinator takes requests to the instances that own coordinator shards.
 type Coordinator interface {
+	// Handle asks the owner of one shard.
 	Handle(ctx context.Context, kind metadata.ShardKind, shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
+	// HandleAll asks every instance that owns a shard of the kind.
+	HandleAll(ctx context.Context, kind metadata.ShardKind, e *commonv1.Envelope) ([]*commonv1.EnvelopeReply, error)
 }
 
 // Config is what handlers need to know of the gateway's settings.
 type Config struct {
-	// AutoCreateTopics lets Metadata make topics that are asked for.
+	// Node is the gateway's configuration by Kafka's names; what topics and groups have by default comes from it too.
+	Node *configdef.Node
+	// AutoCreateTopics lets Metadata make topics that are asked for (auto.create.topics.enable).
 	AutoCreateTopics bool
-	// FetchMaxBytes bounds one fetch response.
+	// FetchMaxBytes bounds one fetch response (fetch.max.bytes).
 	FetchMaxBytes int32
-	// MaxRequestPartitionSizeLimit bounds the partitions in one DescribeTopicPartitions answer.
+	// MaxRequestPartitionSizeLimit bounds the partitions in one answer to DescribeTopicPartitions.
 	MaxRequestPartitionSizeLimit int32
-	// RequestTimeout bounds requests to a controller or coordinator that carry no time-out of their own.
+	// RequestTimeout bounds requests to other services that carry no time-out of their own (request.timeout.ms).
 	RequestTimeout time.Duration
-	// Version is the product's version, for logs.
-	Version string
-	// AutoTopic gives the settings with which a topic is made that nobody has configured: an internal one has its own.
-	AutoTopic func(name string) kmsg.CreateTopicsRequestTopic
+}
+
+// NewConfig takes the settings out of a configuration.
+func NewConfig(node *configdef.Node) Config {
+	return Config{
+		Node:                         node,
+		AutoCreateTopics:             node.Bool("auto.create.topics.enable"),
+		FetchMaxBytes:                int32(node.Int("fetch.max.bytes")),
+		MaxRequestPartitionSizeLimit: int32(node.Int("max.request.partition.size.limit")),
+		RequestTimeout:               node.Duration("request.timeout.ms"),
+	}
 }
 
 // Deps are what handlers work with.

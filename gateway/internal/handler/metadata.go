@@ -10,6 +10,7 @@ import (
 	"chancery/gateway/internal/routing"
 	"chancery/gateway/internal/wire"
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/internaltopic"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 )
@@ -126,7 +127,7 @@ func (h *Handlers) addTopics(img metadata.Reader, r *Request, resp *kmsg.Metadat
 			continue
 		}
 		unknown := kmsg.NewMetadataResponseTopic()
-		unknown.Topic, unknown.IsInternal = &name, isInternal(name)
+		unknown.Topic, unknown.IsInternal = &name, internaltopic.Is(name)
 		unknown.ErrorCode = int16(errcode.UnknownTopicOrPartition)
 		if !validTopicName(name) {
 			unknown.ErrorCode = int16(errcode.InvalidTopicException)
@@ -137,7 +138,7 @@ func (h *Handlers) addTopics(img metadata.Reader, r *Request, resp *kmsg.Metadat
 
 func describeTopic(img metadata.Reader, t *metadata.Topic, version int16) kmsg.MetadataResponseTopic {
 	out := kmsg.NewMetadataResponseTopic()
-	out.Topic, out.TopicID, out.IsInternal = &t.Name, t.ID, isInternal(t.Name)
+	out.Topic, out.TopicID, out.IsInternal = &t.Name, t.ID, internaltopic.Is(t.Name)
 	out.Partitions = make([]kmsg.MetadataResponseTopicPartition, len(t.Partitions))
 	for i, p := range t.Partitions {
 		d := &out.Partitions[i]

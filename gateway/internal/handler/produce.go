@@ -12,6 +12,7 @@ import (
 
 	"chancery/gateway/internal/wire"
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/internaltopic"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/storage"
@@ -257,7 +258,7 @@ func (p *produce) route(img metadata.Reader, part *producePart) {
 		p.fail(part, errcode.InvalidRequest)
 	case p.acks < storage.AcksAll || p.acks > storage.AcksLeader:
 		p.fail(part, errcode.InvalidRequiredAcks)
-	case isInternal(topic.Name) && p.r.clientID() != adminClientID:
+	case internaltopic.Is(topic.Name) && p.r.clientID() != adminClientID:
 		p.fail(part, errcode.InvalidTopicException)
 	case partition.Leader < 0:
 		p.refuse(part, errcode.NotLeaderOrFollower)

@@ -11,6 +11,7 @@ func table() []API {
 		{Key: 18, Name: "ApiVersions", Min: 0, Max: 5, Advertised: 0, FlexibleFrom: 3, Handle: apiVersions},
 		{Key: 19, Name: "CreateTopics", Min: 2, Max: 7, Advertised: 2, FlexibleFrom: 5, Handle: toController(createTopicsFailed)},
 		{Key: 20, Name: "DeleteTopics", Min: 1, Max: 6, Advertised: 1, FlexibleFrom: 4, Handle: toController(deleteTopicsFailed)},
+		{Key: 32, Name: "DescribeConfigs", Min: 1, Max: 4, Advertised: 1, FlexibleFrom: 4, Handle: on((*Handlers).describeConfigs)},
 		{Key: 33, Name: "AlterConfigs", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 2, Handle: on((*Handlers).alterConfigs)},
 		{Key: 37, Name: "CreatePartitions", Min: 0, Max: 3, Advertised: 0, FlexibleFrom: 2, Handle: toController(createPartitionsFailed)},
 		{Key: 43, Name: "ElectLeaders", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 2, Handle: toController(electLeadersFailed)},

@@ -94,12 +94,3 @@ func partitionOf(img metadata.Reader, id uuid.UUID, name string, partition int32
 	}
 	return t, t.Partitions[partition]
 }
-
-// isInternal says whether a topic belongs to the cluster itself.
-func isInternal(name string) bool {
-	switch name {
-	case "__consumer_offsets", "__transaction_state", "__share_group_state":
-		return true
-	}
-	return false
-}

@@ -5,7 +5,7 @@
 package routing
 
 import (
-	"slices"
+	"strconv"
 
 	"chancery/services/metadata"
 )
@@ -44,12 +44,17 @@ type Addresses struct {
 // registered, as in the first moments of a cluster.
 func NewAddresses(own map[string]Address) *Addresses { return &Addresses{own: own} }
 
-// candidate is a live gateway with its address at the client's listener.
+// candidate is a live gateway.
 type candidate struct {
-	id      int32
-	rack    *string
+	service *metadata.Service // nil for this gateway while it is not registered
 	address Address
 	taken   int
+}
+
+// NodeEndpoint is the name of a gateway's endpoint that stands for one storage node (node.ports): clients who dial it mean
+// that node.
+func NodeEndpoint(listener string, node int32) string {
+	return listener + "/" + strconv.Itoa(int(node))
 }
 
 // Nodes gives all storage nodes that are not fenced in the order of their ids, or the fenced ones too.
@@ -64,7 +69,8 @@ func (a *Addresses) Nodes(img metadata.Reader, listener string, client Client, f
 		}
 		n := Node{ID: b.ID, Rack: b.Rack, Fenced: b.Fenced}
 		if c := choose(candidates, b, base); c != nil {
-			n.Host, n.Port = c.address.Host, c.address.Port
+			address := c.addressFor(listener, b.ID)
+			n.Host, n.Port = address.Host, address.Port
 			if !b.Fenced {
 				c.taken++
 			}
@@ -89,7 +95,7 @@ func (a *Addresses) candidates(img metadata.Reader, listener string) []candidate
 	out := make([]candidate, 0, len(services)+1)
 	for _, s := range services {
 		if e, ok := s.Endpoint(listener); ok && !s.Fenced {
-			out = append(out, candidate{id: s.ID, rack: s.Rack, address: Address{Host: e.Host, Port: int32(e.Port)}})
+			out = append(out, candidate{service: s, address: Address{Host: e.Host, Port: int32(e.Port)}})
 		}
 	}
 	if len(out) == 0 {
@@ -100,6 +106,27 @@ func (a *Addresses) candidates(img metadata.Reader, listener string) []candidate
 	return out
 }
 
+// addressFor is the gateway's own address for a node where it has one, otherwise that of the listener.
+func (c *candidate) addressFor(listener string, node int32) Address {
+	if c.service != nil && len(c.service.Endpoints) > 1 {
+		if e, ok := c.service.Endpoint(NodeEndpoint(listener, node)); ok {
+			return Address{Host: e.Host, Port: int32(e.Port)}
+		}
+	}
+	return c.address
+}
+
+func (c *candidate) id() int32 {
+	if c.service == nil {
+		return -1
+	}
+	return c.service.ID
+}
+
+func (c *candidate) sameRack(b *metadata.Broker) bool {
+	return b.Rack != nil && c.service != nil && c.service.Rack != nil && *b.Rack == *c.service.Rack
+}
+
 // choose finds the gateway for a node: of the node's rack before others, then the one that has the fewest nodes so far,
 // then by rendezvous hashing.
 func choose(candidates []candidate, b *metadata.Broker, base uint64) *candidate {
@@ -108,8 +135,8 @@ func choose(candidates []candidate, b *metadata.Broker, base uint64) *candidate 
 	var bestScore uint64
 	for i := range candidates {
 		c := &candidates[i]
-		rack := b.Rack != nil && c.rack != nil && *b.Rack == *c.rack
-		score := mix(base ^ uint64(uint32(b.ID))<<32 ^ uint64(uint32(c.id)))
+		rack := c.sameRack(b)
+		score := mix(base ^ uint64(uint32(b.ID))<<32 ^ uint64(uint32(c.id())))
 		if best == nil || better(rack, bestRack, c.taken, best.taken, score, bestScore) {
 			best, bestRack, bestScore = c, rack, score
 		}
@@ -125,17 +152,6 @@ func better(rack, bestRack bool, taken, bestTaken int, score, bestScore uint64) 
 		return taken < bestTaken
 	}
 	return score > bestScore
-}
-
-// Brokers gives the ids of the storage nodes that are not fenced.
-func Brokers(img metadata.Reader) []int32 {
-	var ids []int32
-	for _, b := range img.Brokers() {
-		if !b.Fenced {
-			ids = append(ids, b.ID)
-		}
-	}
-	return slices.Clip(ids)
 }
 
 const (

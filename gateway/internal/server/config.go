@@ -31,6 +31,8 @@ type Config struct {
 	MaxInFlight int
 	// IdleTimeout closes connections without traffic (connections.max.idle.ms); 0 or less means never.
 	IdleTimeout time.Duration
+	// MaxAge closes connections that are so old, between two requests (connection.max.age.ms); 0 or less means never.
+	MaxAge time.Duration
 	// MaxConnections and MaxConnectionsPerIP bound the connections; 0 or less means no bound. PerIPOverrides are bounds of
 	// single addresses.
 	MaxConnections      int

@@ -57,6 +57,8 @@ type conn struct {
 	stopWaits context.CancelFunc
 	// active is when something was last read or written, in nanoseconds since the server began.
 	active atomic.Int64
+	// expires is when the connection is too old, 0 for never; the server's mutex guards it.
+	expires time.Duration
 	// clientID is that of the last request.
 	clientID *string
 

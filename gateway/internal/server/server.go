@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -74,8 +75,8 @@ func (s *Server) Collector() prometheus.Collector { return s.metrics }
 // since is the time since the server was made.
 func (s *Server) since() time.Duration { return s.deps.Now().Sub(s.began) }
 
-// Start opens the listeners and accepts connections.
-func (s *Server) Start(ctx context.Context) error {
+// Listen opens the listeners; connections wait until Serve.
+func (s *Server) Listen(ctx context.Context) error {
 	for _, c := range s.config.Listeners {
 		open := c.Listen
 		if open == nil {
@@ -91,21 +92,18 @@ func (s *Server) Start(ctx context.Context) error {
 		}
 		s.listeners = append(s.listeners, &listener{config: c, socket: socket})
 	}
+	return nil
+}
+
+// ListenerAddr is the address of the listener with this index in the Config, after Listen.
+func (s *Server) ListenerAddr(i int) net.Addr { return s.listeners[i].socket.Addr() }
+
+// Serve begins to accept connections.
+func (s *Server) Serve() {
 	for _, l := range s.listeners {
 		s.accepting.Go(func() { s.accept(l) })
 	}
 	s.accepting.Go(s.sweep)
-	return nil
-}
-
-// Addr is the address of a listener, once the server is started; nil when there is no such listener.
-func (s *Server) Addr(name string) net.Addr {
-	for _, l := range s.listeners {
-		if l.config.Name == name {
-			return l.socket.Addr()
-		}
-	}
-	return nil
 }
 
 // Failed tells when a listener broke.
@@ -228,6 +226,10 @@ func (s *Server) remember(c *conn) bool {
 	if s.draining || limit > 0 && s.perIP[c.ip] >= limit {
 		return false
 	}
+	if s.config.MaxAge > 0 {
+		// A tenth more or less, so that connections that came together do not go together.
+		c.expires = s.since() + s.config.MaxAge*time.Duration(90+rand.IntN(20))/100
+	}
 	s.conns[c] = struct{}{}
 	s.perIP[c.ip]++
 	c.lis.open.Add(1)
@@ -264,27 +266,40 @@ func (s *Server) setBuffers(nc net.Conn) {
 	}
 }
 
-// sweep closes connections on which nothing happens.
+// sweep closes connections on which nothing happens, and ends those that are old.
 func (s *Server) sweep() {
-	if s.config.IdleTimeout <= 0 {
-		return
-	}
-	interval := min(sweepInterval, s.config.IdleTimeout/2)
-	for pause(s.ctx, interval) {
-		limit := s.since() - s.config.IdleTimeout
-		var idle []*conn
-		s.mu.Lock()
-		for c := range s.conns {
-			if time.Duration(c.active.Load()) < limit {
-				idle = append(idle, c)
-			}
+	interval := sweepInterval
+	for _, d := range []time.Duration{s.config.IdleTimeout, s.config.MaxAge} {
+		if d > 0 {
+			interval = min(interval, max(d/4, time.Millisecond))
 		}
-		s.mu.Unlock()
+	}
+	for pause(s.ctx, interval) {
+		idle, old := s.overdue(s.since())
 		for _, c := range idle {
 			s.deps.Logger.Debug("an idle connection is closed", "client", c.ip, "listener", c.info.Listener)
 			c.close()
 		}
+		for _, c := range old {
+			c.drain()
+		}
 	}
+}
+
+// overdue finds the connections whose time is over.
+func (s *Server) overdue(now time.Duration) (idle, old []*conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		switch {
+		case s.config.IdleTimeout > 0 && now-time.Duration(c.active.Load()) > s.config.IdleTimeout:
+			idle = append(idle, c)
+		case c.expires > 0 && now > c.expires:
+			c.expires = 0
+			old = append(old, c)
+		}
+	}
+	return idle, old
 }
 
 // pause waits; false when ctx has ended.
