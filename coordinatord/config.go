@@ -1,0 +1,114 @@
+package coordinatord
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"chancery/coordinatord/internal/group"
+	"chancery/coordinatord/internal/handler"
+	"chancery/services/clients/controllerclient"
+	"chancery/services/kafka/configdef"
+	"chancery/services/kafka/recordbatch"
+	"chancery/services/metadata"
+	"chancery/services/storage"
+)
+
+// Config says who this instance is. Kafka's settings of groups come as Properties.
+type Config struct {
+	// NodeID is the instance's id, unlike that of any other coordinator.
+	NodeID int32
+	// ClusterID is the cluster that the instance belongs to; empty takes the controllers' word.
+	ClusterID string
+	// Rack is broker.rack; empty means none.
+	Rack string
+	// Endpoints are the addresses that the instance is registered with. One must have the name metadata.GRPCEndpoint.
+	Endpoints []metadata.Endpoint
+	// Version is the product's version.
+	Version string
+	// Properties are the settings as given at start, by Kafka's names; what is missing has its default. These are read:
+	// group.initial.rebalance.delay.ms, group.max.session.timeout.ms, group.min.session.timeout.ms, group.max.size,
+	// offset.metadata.max.bytes, offsets.commit.timeout.ms, offsets.load.buffer.size, offsets.retention.minutes,
+	// offsets.retention.check.interval.ms, offsets.topic.compression.codec, group.coordinator.threads (how many
+	// shards load at once) and broker.heartbeat.interval.ms.
+	Properties map[string]string
+}
+
+// Metadata is the instance's view of the metadata log; *metadata.Follower is one.
+type Metadata interface {
+	Image() *metadata.Image
+	Await(ctx context.Context, offset int64) error
+	Subscribe(p metadata.Publisher)
+}
+
+// Deps is what the instance works with.
+type Deps struct {
+	Metadata Metadata
+	// Nodes gives the storage nodes by id.
+	Nodes func(id int32) (storage.Node, error)
+	// Controller is where the instance registers.
+	Controller *controllerclient.Client
+	Meter      metric.Meter
+	Logger     *slog.Logger
+}
+
+// settings are the parsed Properties.
+type settings struct {
+	groups            group.Config
+	bounds            handler.Config
+	loadConcurrency   int
+	loadBufferBytes   int32
+	answerTimeout     time.Duration
+	heartbeatInterval time.Duration
+	compression       recordbatch.Compression
+}
+
+func parseSettings(c Config, logger *slog.Logger) (settings, error) {
+	node := configdef.NewNode(c.Properties)
+	s := settings{
+		groups: group.Config{
+			InitialRebalanceDelay:         node.Duration("group.initial.rebalance.delay.ms"),
+			MaxSize:                       node.Int("group.max.size"),
+			OffsetMetadataMaxBytes:        node.Int("offset.metadata.max.bytes"),
+			OffsetsRetention:              minutes(node.Long("offsets.retention.minutes")),
+			OffsetsRetentionCheckInterval: node.Duration("offsets.retention.check.interval.ms"),
+			NewUUID:                       newUUID,
+			Logger:                        logger,
+		},
+		bounds: handler.Config{
+			MinSessionTimeout: node.Duration("group.min.session.timeout.ms"),
+			MaxSessionTimeout: node.Duration("group.max.session.timeout.ms"),
+		},
+		loadConcurrency:   node.Int("group.coordinator.threads"),
+		loadBufferBytes:   int32(node.Int("offsets.load.buffer.size")),
+		answerTimeout:     node.Duration("offsets.commit.timeout.ms"),
+		heartbeatInterval: node.Duration("broker.heartbeat.interval.ms"),
+		compression:       recordbatch.Compression(node.Int("offsets.topic.compression.codec")),
+	}
+	if !s.compression.Known() {
+		return s, fmt.Errorf("offsets.topic.compression.codec: there is no codec %d", s.compression)
+	}
+	return s, nil
+}
+
+func minutes(n int64) time.Duration {
+	if n > int64(math.MaxInt64/time.Minute) {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * time.Minute
+}
+
+// newUUID is a random UUID in its usual text form, as it stands in the ids of members.
+func newUUID() string {
+	var u [16]byte
+	// crypto/rand.Read never fails: it ends the process when the kernel has no randomness.
+	_, _ = rand.Read(u[:])
+	u[6] = u[6]&0x0f | 0x40
+	u[8] = u[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}

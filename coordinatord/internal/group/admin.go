@@ -1,0 +1,103 @@
+package group
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"chancery/services/kafka/errcode"
+)
+
+// classicType is the type of the groups here, as lists show it.
+const classicType = "classic"
+
+func (m *Machine) listGroups(c *ListGroups) []ListedGroup {
+	anyType := len(c.Types) == 0 || slices.ContainsFunc(c.Types, func(t string) bool { return strings.EqualFold(t, classicType) })
+	if !anyType {
+		return nil
+	}
+	var list []ListedGroup
+	for _, s := range m.groups {
+		g := s.durable
+		if g == nil {
+			continue
+		}
+		state := g.state.String()
+		if len(c.States) > 0 && !slices.ContainsFunc(c.States, func(s string) bool { return strings.EqualFold(strings.TrimSpace(s), state) }) {
+			continue
+		}
+		list = append(list, ListedGroup{ID: g.id, ProtocolType: g.protocolType, State: state, Type: classicType})
+	}
+	return list
+}
+
+func (m *Machine) describeGroups(c *DescribeGroups) []DescribedGroup {
+	list := make([]DescribedGroup, len(c.IDs))
+	for i, id := range c.IDs {
+		list[i] = DescribedGroup{ID: id, State: stateDead}
+		if s := m.groups[id]; s != nil && s.durable != nil {
+			list[i] = describe(s.durable)
+		}
+	}
+	return list
+}
+
+// describe shows a group. What the members say for the chosen protocol is shown only while the group is stable.
+func describe(g *Group) DescribedGroup {
+	d := DescribedGroup{ID: g.id, Exists: true, State: g.state.String(), ProtocolType: g.protocolType}
+	if g.state == stable {
+		d.Protocol = g.chosenProtocol()
+	}
+	for _, mem := range g.order {
+		x := kmsg.NewDescribeGroupsResponseGroupMember()
+		x.MemberID, x.InstanceID, x.ClientID, x.ClientHost = mem.id, mem.instanceID, mem.clientID, mem.clientHost
+		x.MemberAssignment = mem.assignment
+		if g.state == stable {
+			x.ProtocolMetadata = mem.metadata(d.Protocol)
+		}
+		d.Members = append(d.Members, x)
+	}
+	return d
+}
+
+func (m *Machine) deleteGroups(c *DeleteGroups, out *Effects) []errcode.Code {
+	codes := make([]errcode.Code, len(c.IDs))
+	// The group's own tombstone comes last, so that a group of which a part is left can still be deleted.
+	out.Split()
+	for i, id := range c.IDs {
+		g := m.find(id)
+		switch {
+		case g == nil:
+			codes[i] = errcode.GroupIdNotFound
+		case g.state != empty:
+			codes[i] = errcode.NonEmptyGroup
+		default:
+			for k := range m.offsets.AllNewest(id) {
+				out.Append(offsetTombstone(g, k))
+			}
+			for k := range m.offsets.AllOpen(id) {
+				if m.offsets.Newest(id, k) == nil {
+					out.Append(offsetTombstone(g, k))
+				}
+			}
+			out.Append(groupTombstone(g))
+		}
+	}
+	return codes
+}
+
+func (m *Machine) topicsGone(c *TopicsGone, out *Effects) {
+	out.Split()
+	for id := range m.offsets.Groups() {
+		g := m.find(id)
+		if g == nil {
+			continue
+		}
+		for k, v := range m.offsets.AllNewest(id) {
+			if c.Gone(k.Topic, v.TopicID) {
+				out.Append(offsetTombstone(g, k))
+			}
+		}
+	}
+}

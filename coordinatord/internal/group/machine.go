@@ -1,0 +1,274 @@
+package group
+
+import (
+	"slices"
+	"time"
+
+	"chancery/coordinatord/internal/offsets"
+	"chancery/services/kafka/errcode"
+	"chancery/services/statemachine"
+)
+
+var _ statemachine.Machine[Command, *Record, Reply] = (*Machine)(nil)
+
+// Machine is the groups and offsets of one shard.
+type Machine struct {
+	config  Config
+	groups  map[string]*slot
+	offsets *offsets.Table
+	alarms  alarms
+	expiry  alarm
+}
+
+// slot is a group by both views: the newest one, by which commands are decided, and the durable one, which clients
+// read. They differ while the group's creation or deletion is under way.
+type slot struct{ newest, durable *Group }
+
+// New makes an empty machine.
+func New(c Config) *Machine {
+	m := &Machine{config: c, groups: map[string]*slot{}, offsets: offsets.NewTable()}
+	m.expiry.fire = m.expire
+	return m
+}
+
+// Decide carries out a command.
+func (m *Machine) Decide(now time.Time, t Ticket, c Command, out *Effects) {
+	switch c := c.(type) {
+	case *CommitOffsets:
+		out.Answer(t, m.commitOffsets(now, c, out))
+	case *FetchOffsets:
+		m.fetchOffsets(t, c, out)
+	case *Heartbeat:
+		out.Answer(t, m.heartbeat(now, c))
+	case *Join:
+		m.join(now, t, c, out)
+	case *Sync:
+		m.sync(now, t, c, out)
+	case *Leave:
+		out.Answer(t, m.leave(now, c, out))
+	case *ListGroups:
+		out.AnswerNow(t, m.listGroups(c))
+	case *DescribeGroups:
+		out.AnswerNow(t, m.describeGroups(c))
+	case *DeleteGroups:
+		out.Answer(t, m.deleteGroups(c, out))
+	case *DeleteOffsets:
+		out.Answer(t, m.deleteOffsets(c, out))
+	case *Count:
+		out.AnswerNow(t, m.count())
+	case *TopicsGone:
+		m.topicsGone(c, out)
+		out.Answer(t, nil)
+	}
+}
+
+// Apply changes the newest view.
+func (m *Machine) Apply(r *Record) {
+	switch r.kind {
+	case offsetRecord:
+		m.applyOffset(r)
+	case groupRecord:
+		s := m.slotOf(r.groupID)
+		switch {
+		case r.metadata == nil:
+			s.newest = nil
+		case r.group != nil:
+			s.newest = r.group
+		default:
+			s.newest = groupFromRecord(r.groupID, r.metadata)
+			m.prepareAlarms(s.newest)
+		}
+	}
+}
+
+func (m *Machine) applyOffset(r *Record) {
+	if r.producerID != noProducer {
+		if r.offset != nil {
+			m.offsets.AddPending(r.producerID, r.groupID, r.key, r.offset)
+			m.ensureGroup(r)
+		}
+		return
+	}
+	m.offsets.Set(r.groupID, r.key, r.offset)
+	if r.offset == nil {
+		m.offsets.DropPending(r.groupID, r.key)
+		return
+	}
+	m.ensureGroup(r)
+}
+
+// ensureGroup makes the group of an offset that is committed without one: a group that is only a name.
+func (m *Machine) ensureGroup(r *Record) {
+	s := m.slotOf(r.groupID)
+	if s.newest != nil {
+		return
+	}
+	if s.newest = r.group; s.newest == nil {
+		s.newest = newGroup(r.groupID, r.offset.CommitTimestampMs)
+	}
+}
+
+// Commit changes the durable view.
+func (m *Machine) Commit(now time.Time, offset int64, r *Record, out *Effects) {
+	switch r.kind {
+	case transactionRecord:
+		m.offsets.EndTransaction(r.producerID, r.commit)
+		return
+	case offsetRecord:
+		if r.offset != nil {
+			r.offset.RecordOffset = offset
+		}
+		if r.producerID == noProducer {
+			m.offsets.Commit(r.groupID, r.key, r.offset)
+		}
+		if r.offset != nil {
+			s := m.slotOf(r.groupID)
+			if s.durable == nil {
+				s.durable = m.groupOf(r, s)
+			}
+		}
+	case groupRecord:
+		s := m.slotOf(r.groupID)
+		if r.metadata == nil {
+			s.durable = nil
+		} else {
+			s.durable = m.groupOf(r, s)
+		}
+	}
+	m.tidy(r.groupID)
+	if r.settled != nil {
+		r.settled.committed(m, now, r.group, out)
+	}
+}
+
+// groupOf is the group that a record is about: the one that it was decided for, or for a replayed record the newest.
+func (m *Machine) groupOf(r *Record, s *slot) *Group {
+	if r.group != nil {
+		return r.group
+	}
+	return s.newest
+}
+
+// Rollback takes back what was applied and not committed.
+func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code, out *Effects) {
+	for _, r := range records {
+		if r.kind == offsetRecord {
+			m.offsets.Revert(r.groupID, r.key)
+		}
+		if s := m.groups[r.groupID]; s != nil && s.newest != s.durable {
+			m.abandon(s.newest, reason, out)
+			s.newest = s.durable
+			m.tidy(r.groupID)
+		}
+	}
+	// Newest first, so that one change after the other is undone.
+	for _, r := range slices.Backward(records) {
+		if r.settled != nil {
+			r.settled.rolledBack(m, now, r.group, reason, out)
+		}
+	}
+}
+
+// abandon tells everyone who waits for a group that is not there any more, and stops its alarms.
+func (m *Machine) abandon(g *Group, reason errcode.Code, out *Effects) {
+	if g == nil {
+		return
+	}
+	for _, mem := range g.order {
+		m.answerJoin(g, mem, joinError(mem.id, reason), out)
+		m.answerSync(mem, syncError(reason), out)
+		m.alarms.cancel(&mem.session)
+	}
+	for _, a := range g.pendingJoin {
+		m.alarms.cancel(a)
+	}
+	m.alarms.cancel(&g.joinAlarm)
+	m.alarms.cancel(&g.syncAlarm)
+}
+
+// Loaded gives the members of the groups in the log the time of their sessions to come back.
+func (m *Machine) Loaded(now time.Time, out *Effects) {
+	m.alarms.set(&m.expiry, now.Add(m.config.OffsetsRetentionCheckInterval))
+	for _, s := range m.groups {
+		g := s.newest
+		if g == nil {
+			continue
+		}
+		for _, mem := range g.order {
+			m.keepAlive(now, mem)
+		}
+		if len(g.members) > m.config.MaxSize {
+			m.prepareRebalance(now, g, "the loaded group is larger than group.max.size", out)
+		}
+	}
+}
+
+// Due is when Tick has something to do.
+func (m *Machine) Due() time.Time { return m.alarms.next() }
+
+// Tick fires the alarms that are due.
+func (m *Machine) Tick(now time.Time, out *Effects) {
+	for a := m.alarms.pop(now); a != nil; a = m.alarms.pop(now) {
+		a.fire(now, out)
+	}
+}
+
+// find is the newest view of a group; nil when it does not exist.
+func (m *Machine) find(id string) *Group {
+	if s := m.groups[id]; s != nil {
+		return s.newest
+	}
+	return nil
+}
+
+func (m *Machine) slotOf(id string) *slot {
+	s := m.groups[id]
+	if s == nil {
+		s = &slot{}
+		m.groups[id] = s
+	}
+	return s
+}
+
+func (m *Machine) tidy(id string) {
+	if s := m.groups[id]; s != nil && s.newest == nil && s.durable == nil {
+		delete(m.groups, id)
+	}
+}
+
+// create makes a group that the caller then has written.
+func (m *Machine) create(now time.Time, id string) *Group {
+	g := newGroup(id, now.UnixMilli())
+	m.prepareAlarms(g)
+	return g
+}
+
+// prepareAlarms says what a group's alarms do.
+func (m *Machine) prepareAlarms(g *Group) {
+	g.joinAlarm.fire = func(now time.Time, out *Effects) { m.completeJoin(now, g, out) }
+	g.syncAlarm.fire = func(now time.Time, out *Effects) { m.expireSync(now, g, out) }
+	for _, mem := range g.order {
+		m.prepareSession(g, mem)
+	}
+}
+
+func (m *Machine) prepareSession(g *Group, mem *member) {
+	mem.session.fire = func(now time.Time, out *Effects) { m.expireSession(now, g, mem, out) }
+}
+
+// keepAlive begins a member's session anew.
+func (m *Machine) keepAlive(now time.Time, mem *member) {
+	m.alarms.set(&mem.session, now.Add(time.Duration(mem.sessionTimeoutMs)*time.Millisecond))
+}
+
+// count counts the durable groups with their members, and the durable offsets.
+func (m *Machine) count() Counts {
+	c := Counts{Offsets: m.offsets.Len()}
+	for _, s := range m.groups {
+		if s.durable != nil {
+			c.Groups++
+			c.Members += len(s.durable.members)
+		}
+	}
+	return c
+}

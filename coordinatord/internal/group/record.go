@@ -1,0 +1,111 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"chancery/coordinatord/internal/offsets"
+	"chancery/services/kafka/grouprecord"
+	"chancery/services/kafka/recordbatch"
+)
+
+// noProducer is the producer id of a record outside transactions.
+const noProducer int64 = -1
+
+// kind is what a record is about.
+type kind int8
+
+const (
+	offsetRecord kind = iota + 1
+	groupRecord
+	// transactionRecord is a marker that ends a transaction.
+	transactionRecord
+)
+
+// Record is one record of the shard's log, with what the machine has to remember until it is settled.
+type Record struct {
+	kind    kind
+	groupID string
+
+	// key and offset belong to offset records; a nil offset deletes. producerID is that of a commit in a transaction.
+	key        offsets.Key
+	offset     *offsets.Value
+	producerID int64
+
+	// metadata belongs to group records; nil deletes.
+	metadata *kmsg.GroupMetadataValue
+
+	// commit belongs to markers.
+	commit bool
+
+	// group is the group that the record was decided for; nil for a replayed record.
+	group *Group
+	// settled is what follows when the outcome is known; nil when nothing does.
+	settled *settlement
+}
+
+// Codec is the codec of a shard's records.
+type Codec struct{}
+
+// Encode appends the key and the value of a record.
+func (Codec) Encode(dst []byte, r *Record) (out []byte, valueAt int, hasValue bool) {
+	switch r.kind {
+	case offsetRecord:
+		dst = grouprecord.AppendOffsetKey(dst, r.groupID, r.key.Topic, r.key.Partition)
+		valueAt = len(dst)
+		if r.offset == nil {
+			return dst, valueAt, false
+		}
+		return grouprecord.AppendOffsetValue(dst, &r.offset.Offset), valueAt, true
+	default:
+		dst = grouprecord.AppendGroupKey(dst, r.groupID)
+		valueAt = len(dst)
+		if r.metadata == nil {
+			return dst, valueAt, false
+		}
+		return grouprecord.AppendGroupValue(dst, r.metadata), valueAt, true
+	}
+}
+
+// Decode reads a record of the log. Records of other kinds of groups are skipped.
+func (Codec) Decode(batch recordbatch.Header, record *recordbatch.Record) (*Record, bool, error) {
+	if batch.IsControl() {
+		marker, err := recordbatch.ParseEndTxnMarker(record)
+		if err != nil {
+			return nil, false, nil // another kind of control record, which is none of a group's business
+		}
+		return &Record{kind: transactionRecord, producerID: batch.ProducerID(), commit: marker.Type == recordbatch.Commit}, true, nil
+	}
+	decoded, err := grouprecord.Decode(record.Key, record.Value)
+	if errors.Is(err, grouprecord.ErrUnknownType) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("record at offset %d: %w", record.Offset, err)
+	}
+	r := &Record{groupID: decoded.Group, producerID: noProducer}
+	if decoded.Type == grouprecord.TypeGroupMetadata {
+		r.kind, r.metadata = groupRecord, decoded.Metadata
+		return r, true, nil
+	}
+	r.kind, r.key = offsetRecord, offsets.Key{Topic: decoded.Topic, Partition: decoded.Partition}
+	if batch.IsTransactional() {
+		r.producerID = batch.ProducerID()
+	}
+	if decoded.Offset != nil {
+		r.offset = &offsets.Value{Offset: *decoded.Offset, RecordOffset: record.Offset}
+	}
+	return r, true, nil
+}
+
+// offsetTombstone deletes a committed offset.
+func offsetTombstone(g *Group, k offsets.Key) *Record {
+	return &Record{kind: offsetRecord, groupID: g.id, key: k, producerID: noProducer, group: g}
+}
+
+// groupTombstone deletes a group.
+func groupTombstone(g *Group) *Record {
+	return &Record{kind: groupRecord, groupID: g.id, producerID: noProducer, group: g}
+}
