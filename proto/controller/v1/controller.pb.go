@@ -438,7 +438,12 @@ type FollowMetadataRequest struct {
 	// The last offset applied; in all later messages.
 	AppliedOffset int64 `protobuf:"varint,6,opt,name=applied_offset,json=appliedOffset,proto3" json:"applied_offset,omitempty"`
 	// The broker epoch of a storage node, so that its acknowledgement is not taken for that of an earlier incarnation.
-	MemberEpoch   int64 `protobuf:"varint,7,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
+	MemberEpoch int64 `protobuf:"varint,7,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
+	// What others have applied, as far as it is news: sent by a controller that is not the active one, on behalf of those
+	// that follow it, to the active one.
+	Relayed []*FollowerAck `protobuf:"bytes,8,rep,name=relayed,proto3" json:"relayed,omitempty"`
+	// Whether the caller only reports: it gets heartbeats, and nothing of the log. In the first message only.
+	AcksOnly      bool `protobuf:"varint,9,opt,name=acks_only,json=acksOnly,proto3" json:"acks_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -522,6 +527,89 @@ func (x *FollowMetadataRequest) GetMemberEpoch() int64 {
 	return 0
 }
 
+func (x *FollowMetadataRequest) GetRelayed() []*FollowerAck {
+	if x != nil {
+		return x.Relayed
+	}
+	return nil
+}
+
+func (x *FollowMetadataRequest) GetAcksOnly() bool {
+	if x != nil {
+		return x.AcksOnly
+	}
+	return false
+}
+
+// FollowerAck is the last offset that a follower has applied.
+type FollowerAck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          ServiceKind            `protobuf:"varint,1,opt,name=kind,proto3,enum=chancery.controller.v1.ServiceKind" json:"kind,omitempty"`
+	Id            int32                  `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	MemberEpoch   int64                  `protobuf:"varint,3,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
+	AppliedOffset int64                  `protobuf:"varint,4,opt,name=applied_offset,json=appliedOffset,proto3" json:"applied_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowerAck) Reset() {
+	*x = FollowerAck{}
+	mi := &file_controller_v1_controller_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowerAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowerAck) ProtoMessage() {}
+
+func (x *FollowerAck) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_v1_controller_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowerAck.ProtoReflect.Descriptor instead.
+func (*FollowerAck) Descriptor() ([]byte, []int) {
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *FollowerAck) GetKind() ServiceKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ServiceKind_SERVICE_KIND_UNSPECIFIED
+}
+
+func (x *FollowerAck) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *FollowerAck) GetMemberEpoch() int64 {
+	if x != nil {
+		return x.MemberEpoch
+	}
+	return 0
+}
+
+func (x *FollowerAck) GetAppliedOffset() int64 {
+	if x != nil {
+		return x.AppliedOffset
+	}
+	return 0
+}
+
 type FollowMetadataResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Event:
@@ -538,7 +626,7 @@ type FollowMetadataResponse struct {
 
 func (x *FollowMetadataResponse) Reset() {
 	*x = FollowMetadataResponse{}
-	mi := &file_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_controller_v1_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +638,7 @@ func (x *FollowMetadataResponse) String() string {
 func (*FollowMetadataResponse) ProtoMessage() {}
 
 func (x *FollowMetadataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_controller_v1_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +651,7 @@ func (x *FollowMetadataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowMetadataResponse.ProtoReflect.Descriptor instead.
 func (*FollowMetadataResponse) Descriptor() ([]byte, []int) {
-	return file_controller_v1_controller_proto_rawDescGZIP(), []int{6}
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FollowMetadataResponse) GetEvent() isFollowMetadataResponse_Event {
@@ -665,7 +753,7 @@ type SnapshotBegin struct {
 
 func (x *SnapshotBegin) Reset() {
 	*x = SnapshotBegin{}
-	mi := &file_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_controller_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +765,7 @@ func (x *SnapshotBegin) String() string {
 func (*SnapshotBegin) ProtoMessage() {}
 
 func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_controller_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +778,7 @@ func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBegin.ProtoReflect.Descriptor instead.
 func (*SnapshotBegin) Descriptor() ([]byte, []int) {
-	return file_controller_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotBegin) GetClusterId() string {
@@ -723,7 +811,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_controller_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +823,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_controller_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +836,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_controller_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotChunk) GetRecords() [][]byte {
@@ -766,7 +854,7 @@ type SnapshotEnd struct {
 
 func (x *SnapshotEnd) Reset() {
 	*x = SnapshotEnd{}
-	mi := &file_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_controller_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +866,7 @@ func (x *SnapshotEnd) String() string {
 func (*SnapshotEnd) ProtoMessage() {}
 
 func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_controller_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +879,7 @@ func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnd.ProtoReflect.Descriptor instead.
 func (*SnapshotEnd) Descriptor() ([]byte, []int) {
-	return file_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 // A batch of the metadata log. Each record is Kafka's frame: unsigned varints of frame version, record type, record
@@ -808,7 +896,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_controller_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +908,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_controller_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +921,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Batch) GetBaseOffset() int64 {
@@ -878,7 +966,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +978,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +991,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Heartbeat) GetActiveControllerId() int32 {
@@ -963,7 +1051,7 @@ const file_controller_v1_controller_proto_rawDesc = "" +
 	"\x0eapplied_offset\x18\x05 \x01(\x03R\rappliedOffset\"[\n" +
 	"\x18ServiceHeartbeatResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12'\n" +
-	"\x0fshould_shutdown\x18\x02 \x01(\bR\x0eshouldShutdown\"\x89\x02\n" +
+	"\x0fshould_shutdown\x18\x02 \x01(\bR\x0eshouldShutdown\"\xe5\x02\n" +
 	"\x15FollowMetadataRequest\x127\n" +
 	"\x04kind\x18\x01 \x01(\x0e2#.chancery.controller.v1.ServiceKindR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x05R\x02id\x12\x1d\n" +
@@ -974,7 +1062,14 @@ const file_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"last_epoch\x18\x05 \x01(\x05R\tlastEpoch\x12%\n" +
 	"\x0eapplied_offset\x18\x06 \x01(\x03R\rappliedOffset\x12!\n" +
-	"\fmember_epoch\x18\a \x01(\x03R\vmemberEpoch\"\x85\x03\n" +
+	"\fmember_epoch\x18\a \x01(\x03R\vmemberEpoch\x12=\n" +
+	"\arelayed\x18\b \x03(\v2#.chancery.controller.v1.FollowerAckR\arelayed\x12\x1b\n" +
+	"\tacks_only\x18\t \x01(\bR\backsOnly\"\xa0\x01\n" +
+	"\vFollowerAck\x127\n" +
+	"\x04kind\x18\x01 \x01(\x0e2#.chancery.controller.v1.ServiceKindR\x04kind\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x05R\x02id\x12!\n" +
+	"\fmember_epoch\x18\x03 \x01(\x03R\vmemberEpoch\x12%\n" +
+	"\x0eapplied_offset\x18\x04 \x01(\x03R\rappliedOffset\"\x85\x03\n" +
 	"\x16FollowMetadataResponse\x12N\n" +
 	"\x0esnapshot_begin\x18\x01 \x01(\v2%.chancery.controller.v1.SnapshotBeginH\x00R\rsnapshotBegin\x12N\n" +
 	"\x0esnapshot_chunk\x18\x02 \x01(\v2%.chancery.controller.v1.SnapshotChunkH\x00R\rsnapshotChunk\x12H\n" +
@@ -1028,7 +1123,7 @@ func file_controller_v1_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_v1_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_controller_v1_controller_proto_goTypes = []any{
 	(ServiceKind)(0),                 // 0: chancery.controller.v1.ServiceKind
 	(*Endpoint)(nil),                 // 1: chancery.controller.v1.Endpoint
@@ -1037,38 +1132,41 @@ var file_controller_v1_controller_proto_goTypes = []any{
 	(*ServiceHeartbeatRequest)(nil),  // 4: chancery.controller.v1.ServiceHeartbeatRequest
 	(*ServiceHeartbeatResponse)(nil), // 5: chancery.controller.v1.ServiceHeartbeatResponse
 	(*FollowMetadataRequest)(nil),    // 6: chancery.controller.v1.FollowMetadataRequest
-	(*FollowMetadataResponse)(nil),   // 7: chancery.controller.v1.FollowMetadataResponse
-	(*SnapshotBegin)(nil),            // 8: chancery.controller.v1.SnapshotBegin
-	(*SnapshotChunk)(nil),            // 9: chancery.controller.v1.SnapshotChunk
-	(*SnapshotEnd)(nil),              // 10: chancery.controller.v1.SnapshotEnd
-	(*Batch)(nil),                    // 11: chancery.controller.v1.Batch
-	(*Heartbeat)(nil),                // 12: chancery.controller.v1.Heartbeat
-	(*v1.Envelope)(nil),              // 13: chancery.common.v1.Envelope
-	(*v1.EnvelopeReply)(nil),         // 14: chancery.common.v1.EnvelopeReply
+	(*FollowerAck)(nil),              // 7: chancery.controller.v1.FollowerAck
+	(*FollowMetadataResponse)(nil),   // 8: chancery.controller.v1.FollowMetadataResponse
+	(*SnapshotBegin)(nil),            // 9: chancery.controller.v1.SnapshotBegin
+	(*SnapshotChunk)(nil),            // 10: chancery.controller.v1.SnapshotChunk
+	(*SnapshotEnd)(nil),              // 11: chancery.controller.v1.SnapshotEnd
+	(*Batch)(nil),                    // 12: chancery.controller.v1.Batch
+	(*Heartbeat)(nil),                // 13: chancery.controller.v1.Heartbeat
+	(*v1.Envelope)(nil),              // 14: chancery.common.v1.Envelope
+	(*v1.EnvelopeReply)(nil),         // 15: chancery.common.v1.EnvelopeReply
 }
 var file_controller_v1_controller_proto_depIdxs = []int32{
 	0,  // 0: chancery.controller.v1.RegisterServiceRequest.kind:type_name -> chancery.controller.v1.ServiceKind
 	1,  // 1: chancery.controller.v1.RegisterServiceRequest.endpoints:type_name -> chancery.controller.v1.Endpoint
 	0,  // 2: chancery.controller.v1.ServiceHeartbeatRequest.kind:type_name -> chancery.controller.v1.ServiceKind
 	0,  // 3: chancery.controller.v1.FollowMetadataRequest.kind:type_name -> chancery.controller.v1.ServiceKind
-	8,  // 4: chancery.controller.v1.FollowMetadataResponse.snapshot_begin:type_name -> chancery.controller.v1.SnapshotBegin
-	9,  // 5: chancery.controller.v1.FollowMetadataResponse.snapshot_chunk:type_name -> chancery.controller.v1.SnapshotChunk
-	10, // 6: chancery.controller.v1.FollowMetadataResponse.snapshot_end:type_name -> chancery.controller.v1.SnapshotEnd
-	11, // 7: chancery.controller.v1.FollowMetadataResponse.batch:type_name -> chancery.controller.v1.Batch
-	12, // 8: chancery.controller.v1.FollowMetadataResponse.heartbeat:type_name -> chancery.controller.v1.Heartbeat
-	13, // 9: chancery.controller.v1.Controller.Handle:input_type -> chancery.common.v1.Envelope
-	2,  // 10: chancery.controller.v1.Controller.RegisterService:input_type -> chancery.controller.v1.RegisterServiceRequest
-	4,  // 11: chancery.controller.v1.Controller.ServiceHeartbeat:input_type -> chancery.controller.v1.ServiceHeartbeatRequest
-	6,  // 12: chancery.controller.v1.Controller.FollowMetadata:input_type -> chancery.controller.v1.FollowMetadataRequest
-	14, // 13: chancery.controller.v1.Controller.Handle:output_type -> chancery.common.v1.EnvelopeReply
-	3,  // 14: chancery.controller.v1.Controller.RegisterService:output_type -> chancery.controller.v1.RegisterServiceResponse
-	5,  // 15: chancery.controller.v1.Controller.ServiceHeartbeat:output_type -> chancery.controller.v1.ServiceHeartbeatResponse
-	7,  // 16: chancery.controller.v1.Controller.FollowMetadata:output_type -> chancery.controller.v1.FollowMetadataResponse
-	13, // [13:17] is the sub-list for method output_type
-	9,  // [9:13] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	7,  // 4: chancery.controller.v1.FollowMetadataRequest.relayed:type_name -> chancery.controller.v1.FollowerAck
+	0,  // 5: chancery.controller.v1.FollowerAck.kind:type_name -> chancery.controller.v1.ServiceKind
+	9,  // 6: chancery.controller.v1.FollowMetadataResponse.snapshot_begin:type_name -> chancery.controller.v1.SnapshotBegin
+	10, // 7: chancery.controller.v1.FollowMetadataResponse.snapshot_chunk:type_name -> chancery.controller.v1.SnapshotChunk
+	11, // 8: chancery.controller.v1.FollowMetadataResponse.snapshot_end:type_name -> chancery.controller.v1.SnapshotEnd
+	12, // 9: chancery.controller.v1.FollowMetadataResponse.batch:type_name -> chancery.controller.v1.Batch
+	13, // 10: chancery.controller.v1.FollowMetadataResponse.heartbeat:type_name -> chancery.controller.v1.Heartbeat
+	14, // 11: chancery.controller.v1.Controller.Handle:input_type -> chancery.common.v1.Envelope
+	2,  // 12: chancery.controller.v1.Controller.RegisterService:input_type -> chancery.controller.v1.RegisterServiceRequest
+	4,  // 13: chancery.controller.v1.Controller.ServiceHeartbeat:input_type -> chancery.controller.v1.ServiceHeartbeatRequest
+	6,  // 14: chancery.controller.v1.Controller.FollowMetadata:input_type -> chancery.controller.v1.FollowMetadataRequest
+	15, // 15: chancery.controller.v1.Controller.Handle:output_type -> chancery.common.v1.EnvelopeReply
+	3,  // 16: chancery.controller.v1.Controller.RegisterService:output_type -> chancery.controller.v1.RegisterServiceResponse
+	5,  // 17: chancery.controller.v1.Controller.ServiceHeartbeat:output_type -> chancery.controller.v1.ServiceHeartbeatResponse
+	8,  // 18: chancery.controller.v1.Controller.FollowMetadata:output_type -> chancery.controller.v1.FollowMetadataResponse
+	15, // [15:19] is the sub-list for method output_type
+	11, // [11:15] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_controller_v1_controller_proto_init() }
@@ -1076,7 +1174,7 @@ func file_controller_v1_controller_proto_init() {
 	if File_controller_v1_controller_proto != nil {
 		return
 	}
-	file_controller_v1_controller_proto_msgTypes[6].OneofWrappers = []any{
+	file_controller_v1_controller_proto_msgTypes[7].OneofWrappers = []any{
 		(*FollowMetadataResponse_SnapshotBegin)(nil),
 		(*FollowMetadataResponse_SnapshotChunk)(nil),
 		(*FollowMetadataResponse_SnapshotEnd)(nil),
@@ -1089,7 +1187,7 @@ func file_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_v1_controller_proto_rawDesc), len(file_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
