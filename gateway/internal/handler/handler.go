@@ -171,10 +171,11 @@ type Deps struct {
 type Handlers struct {
 	config Config
 	Deps
-	apis     []API
-	byKey    map[int16]*API
-	creating topicCreation
-	produces producePool
+	apis        []API
+	byKey       map[int16]*API
+	creating    topicCreation
+	producerIDs producerIDBlock
+	produces    producePool
 }
 
 // New makes the handlers of a gateway.
