@@ -70,7 +70,7 @@ func (l *fetchLane) close() {
 }
 
 func (l *fetchLane) fetch(ctx context.Context, req *storage.FetchRequest) (*storage.FetchResult, error) {
-	stream, err := l.open()
+	stream, err := l.open() //nolint:contextcheck // A stream outlives the fetch that opens it.
 	if err != nil {
 		return nil, err
 	}

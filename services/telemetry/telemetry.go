@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/otlptranslator"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -29,14 +30,14 @@ type Metrics struct {
 
 // NewMetrics makes the metrics of a process, with those of the Go runtime and of the process itself among them.
 //
-// Instruments keep their names: "chancery_requests" becomes "chancery_requests_total" only as a counter.
+// Counters get the suffix "_total" and instruments with a unit that of the unit, unless their names end so already.
 func NewMetrics() (*Metrics, error) {
 	registry := prometheus.NewRegistry()
 	exporter, err := otelprometheus.New(
 		otelprometheus.WithRegisterer(registry),
 		otelprometheus.WithoutScopeInfo(),
 		otelprometheus.WithoutTargetInfo(),
-		otelprometheus.WithoutUnits())
+		otelprometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
 	if err != nil {
 		return nil, fmt.Errorf("metrics exporter: %w", err)
 	}

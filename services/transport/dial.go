@@ -132,7 +132,6 @@ func (d *Dialer) dialOptions(address string, marks callMarks) []grpc.DialOption 
 		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithReadBufferSize(buffer),
 		grpc.WithWriteBufferSize(buffer),
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(
@@ -160,7 +159,6 @@ func (o Options) serverOptions(address string) []grpc.ServerOption {
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ReadBufferSize(buffer),
 		grpc.WriteBufferSize(buffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxRecvMsgSize(maxBytes),
 		grpc.MaxSendMsgSize(maxBytes),
 		grpc.ForceServerCodecV2(NewCodec(o.Pool)),

@@ -15,7 +15,7 @@ import (
 // which node it means. Version 3 adds an error for the whole answer, 4 the sizes of the volumes, 5 whether a directory is
 // cordoned.
 
-func (h *Handlers) describeLogDirs(ctx context.Context, r *Request, req *kmsg.DescribeLogDirsRequest) (kmsg.Response, error) {
+func (h *Handlers) describeLogDirs(ctx context.Context, r *Request, _ *kmsg.DescribeLogDirsRequest) (kmsg.Response, error) {
 	nodes := []int32{r.Conn.NodeID}
 	if r.Conn.NodeID == UnknownNode {
 		nodes = nil

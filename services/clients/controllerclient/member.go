@@ -104,8 +104,8 @@ func newMember(c controller, config MemberConfig) *Member {
 }
 
 // Start begins to register and returns at once; Await and Ready tell how far it is.
-func (m *Member) Start(context.Context) error {
-	ctx, cancel := context.WithCancel(context.Background())
+func (m *Member) Start(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel = cancel
 	go m.run(ctx)
 	return nil

@@ -2,6 +2,7 @@ package coordinatorclient
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,7 +47,7 @@ func (i *fakeImage) Services(metadata.ServiceKind) []*metadata.Service {
 func (i *fakeImage) Service(_ metadata.ServiceKind, id int32) *metadata.Service {
 	for _, m := range i.members {
 		if m == id {
-			return &metadata.Service{ID: id, Endpoints: []metadata.Endpoint{{Name: metadata.GRPCEndpoint, Host: "local:" + string(rune('0'+id))}}}
+			return &metadata.Service{ID: id, Endpoints: []metadata.Endpoint{{Name: metadata.GRPCEndpoint, Host: "local:" + strconv.Itoa(int(id))}}}
 		}
 	}
 	return nil
