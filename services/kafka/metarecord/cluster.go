@@ -142,6 +142,18 @@ func (r *BrokerRegistrationChangeRecord) fields(c *codec) {
 	)
 }
 
+func (r *BrokerRegistrationChangeRecord) lowestVersion() int16 {
+	switch {
+	case r.CordonedLogDirs != nil:
+		return 3
+	case len(r.LogDirs) > 0:
+		return 2
+	case r.InControlledShutdown != 0:
+		return 1
+	}
+	return 0
+}
+
 // RegisterControllerRecord makes a controller known.
 type RegisterControllerRecord struct {
 	ControllerID     int32

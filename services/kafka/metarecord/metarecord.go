@@ -36,7 +36,16 @@ type Record interface {
 
 // Append adds a record's frame to dst, in the version that a cluster at the metadata.version of Kafka 4.4 writes.
 func Append(dst []byte, r Record) []byte {
-	return AppendVersion(dst, r, specs[r.RecordType()].version)
+	version := specs[r.RecordType()].version
+	if l, ok := r.(lowestVersioned); ok {
+		version = l.lowestVersion()
+	}
+	return AppendVersion(dst, r, version)
+}
+
+// lowestVersioned is a record that Kafka writes in the lowest version that can hold its fields.
+type lowestVersioned interface {
+	lowestVersion() int16
 }
 
 // AppendVersion adds a record's frame to dst in a version of the record. What that version cannot hold is lost. An

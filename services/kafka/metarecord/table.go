@@ -44,8 +44,8 @@ const (
 // spec is what the codec knows of a record type.
 type spec struct {
 	name string
-	// version is the highest version known. It is also the one written: a cluster at the metadata.version of Kafka 4.4
-	// (4.4-IV2) writes the highest version of each record.
+	// version is the highest version known. It is also the one written, but for lowestVersioned records: a cluster at the
+	// metadata.version of Kafka 4.4 (4.4-IV2) uses the newest version of each record.
 	version int16
 	make    func() Record
 }
