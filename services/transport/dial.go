@@ -18,9 +18,9 @@ import (
 
 const (
 	// The windows bound what one stream and one connection have under way; they are static, because gRPC's own estimate
-	// starts too small for record batches. 512 KiB for a connection is 1 GB/s at 0.5 ms.
-	tcpStreamWindow  = 256 << 10
-	tcpConnWindow    = 512 << 10
+	// starts too small for record batches. 1 MiB for a connection is 1 GB/s at 1 ms.
+	tcpStreamWindow  = 512 << 10
+	tcpConnWindow    = 1 << 20
 	unixStreamWindow = 1 << 20
 	unixConnWindow   = 4 << 20
 	tcpBuffer        = 256 << 10
