@@ -88,8 +88,8 @@ type Shard[C, R, A any] struct {
 	mu      sync.Mutex
 	state   state
 	started bool
-	inbox []request[C, A]
-	spare []request[C, A]
+	inbox   []request[C, A]
+	spare   []request[C, A]
 	// settled is the outcome of the append that was in flight.
 	settled *settled
 }

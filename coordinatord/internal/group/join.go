@@ -90,10 +90,15 @@ func (m *Machine) join(now time.Time, t Ticket, c *Join, out *Effects) {
 	}
 }
 
+// protocolsOf are the protocols of a request; a name that comes twice counts once.
 func protocolsOf(req *kmsg.JoinGroupRequest) []protocol {
-	protocols := make([]protocol, len(req.Protocols))
-	for i, p := range req.Protocols {
-		protocols[i] = protocol{name: p.Name, metadata: p.Metadata}
+	protocols := make([]protocol, 0, len(req.Protocols))
+	named := make(map[string]bool, len(req.Protocols))
+	for _, p := range req.Protocols {
+		if !named[p.Name] {
+			named[p.Name] = true
+			protocols = append(protocols, protocol{name: p.Name, metadata: p.Metadata})
+		}
 	}
 	return protocols
 }

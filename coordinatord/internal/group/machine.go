@@ -158,8 +158,8 @@ func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code
 		if s := m.groups[r.groupID]; s != nil && s.newest != s.durable {
 			m.abandon(s.newest, reason, out)
 			s.newest = s.durable
-			m.tidy(r.groupID)
 		}
+		m.tidy(r.groupID)
 	}
 	// Newest first, so that one change after the other is undone.
 	for _, r := range slices.Backward(records) {

@@ -1,0 +1,580 @@
+package group
+
+import (
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"chancery/services/kafka/errcode"
+)
+
+func TestLifeOfAMember(t *testing.T) {
+	for version := int16(0); version <= 9; version++ {
+		w := newWorld(t)
+		a := w.client("g")
+		a.version = version
+		a.sendJoin()
+		w.silent(a.ticket)
+		w.after(3 * time.Second)
+		r := a.joined()
+		if !a.leader || a.generation != 1 || a.members != 1 || *r.Protocol != "range" || *r.ProtocolType != "consumer" {
+			t.Fatalf("v%d: %+v", version, r)
+		}
+		w.state("g", "CompletingRebalance")
+		a.sendSync(map[string]string{a.id: "all"})
+		a.synced("all")
+		if c := a.heartbeat(); c != errcode.None {
+			t.Fatal(c.Name())
+		}
+		d := w.describe("g")
+		if d.State != "Stable" || d.Protocol != "range" || d.ProtocolType != "consumer" || len(d.Members) != 1 ||
+			string(d.Members[0].MemberAssignment) != "all" || d.Members[0].ClientHost != "/127.0.0.1" {
+			t.Fatalf("%+v", d)
+		}
+		if c := a.leave(); c != errcode.None {
+			t.Fatal(c.Name())
+		}
+		w.state("g", "Empty")
+		if c := a.heartbeat(); c != errcode.UnknownMemberId {
+			t.Fatal(c.Name())
+		}
+	}
+}
+
+func TestJoinRefusals(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	tests := []struct {
+		name string
+		c    *client
+		want errcode.Code
+	}{
+		{"unknown member", &client{id: "nobody"}, errcode.UnknownMemberId},
+		{"unknown member of an unknown group", &client{group: "other", id: "nobody"}, errcode.UnknownMemberId},
+		{"other protocol type", &client{kind: "connect"}, errcode.InconsistentGroupProtocol},
+		{"no protocol in common", &client{protocols: []string{"sticky"}}, errcode.InconsistentGroupProtocol},
+		{"unknown instance", (&client{id: a.id}).static("i"), errcode.UnknownMemberId},
+	}
+	for _, tt := range tests {
+		c := w.client("g")
+		if tt.c.group != "" {
+			c.group = tt.c.group
+		}
+		if tt.c.kind != "" {
+			c.kind = tt.c.kind
+		}
+		if tt.c.protocols != nil {
+			c.protocols = tt.c.protocols
+		}
+		c.id, c.instance = tt.c.id, tt.c.instance
+		r := reply[*kmsg.JoinGroupResponse](w, c.sendJoin())
+		w.code(tt.name, r.ErrorCode, tt.want)
+		if r.MemberID != c.id || r.Generation != -1 {
+			t.Fatalf("%s: %+v", tt.name, r)
+		}
+	}
+	for name, c := range map[string]*client{"no protocols": {kind: "consumer"}, "no protocol type": {protocols: []string{"x"}}} {
+		n := w.client("new " + name)
+		n.kind, n.protocols = c.kind, c.protocols
+		w.code(name, reply[*kmsg.JoinGroupResponse](w, n.sendJoin()).ErrorCode, errcode.InconsistentGroupProtocol)
+	}
+	w.state("g", "Stable")
+}
+
+func TestTwoMembers(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g").alone("all"), w.client("g")
+	b.sendJoin()
+	w.silent(b.ticket)
+	if c := a.heartbeat(); c != errcode.RebalanceInProgress {
+		t.Fatal(c.Name())
+	}
+	if c := a.commit("t", 0, 1); c != errcode.None {
+		t.Fatal("commit while the group gathers:", c.Name())
+	}
+	a.sendJoin()
+	a.joined()
+	b.joined()
+	if a.generation != 2 || b.generation != 2 || !a.leader || b.leader || a.members != 2 || b.members != 0 {
+		t.Fatalf("%+v %+v", a, b)
+	}
+	if c := b.commit("t", 0, 2); c != errcode.RebalanceInProgress {
+		t.Fatal("commit before the assignment:", c.Name())
+	}
+	waiting := b.sendSync(nil)
+	w.silent(waiting)
+	a.sendSync(map[string]string{a.id: "half", b.id: "other half"})
+	a.synced("half")
+	b.synced("other half")
+	b.sendSync(nil)
+	b.synced("other half")
+	if c := b.leave(); c != errcode.None {
+		t.Fatal(c.Name())
+	}
+	if c := a.heartbeat(); c != errcode.RebalanceInProgress {
+		t.Fatal(c.Name())
+	}
+	a.sendJoin()
+	a.joined()
+	if a.generation != 3 || a.members != 1 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestInitialDelayGrowsWithMembers(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g"), w.client("g")
+	a.sendJoin()
+	w.after(2 * time.Second)
+	b.sendJoin()
+	w.after(2 * time.Second)
+	w.silent(a.ticket)
+	w.after(2 * time.Second)
+	a.joined()
+	b.joined()
+	if a.generation != 1 || a.members != 2 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestInitialDelayEndsAtTheRebalanceTimeout(t *testing.T) {
+	w := newWorld(t)
+	first := w.client("g")
+	first.rebalance = 5000
+	first.sendJoin()
+	for range 4 {
+		w.after(time.Second)
+		c := w.client("g")
+		c.rebalance = 5000
+		c.sendJoin()
+	}
+	w.silent(first.ticket)
+	w.after(time.Second)
+	first.joined()
+	if first.members != 5 {
+		t.Fatalf("%+v", first)
+	}
+}
+
+func TestWaitingInJoinKeepsAlive(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	b := w.client("g")
+	a.session, b.session = 6000, 6000
+	b.sendJoin()
+	for range 9 {
+		w.after(time.Second)
+		if c := a.heartbeat(); c != errcode.RebalanceInProgress {
+			t.Fatal(c.Name())
+		}
+	}
+	w.silent(b.ticket)
+	a.sendJoin()
+	a.joined()
+	b.joined()
+	if a.members != 2 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestRebalanceTimeoutDropsTheAbsent(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g"), w.client("g")
+	both(a, b)
+	old := a.id
+	b.protocols = []string{"range", "sticky"}
+	b.sendJoin()
+	for range 59 {
+		w.after(time.Second)
+		a.heartbeat()
+	}
+	w.silent(b.ticket)
+	w.after(time.Second)
+	b.joined()
+	if !b.leader || b.members != 1 {
+		t.Fatalf("the one that came must lead: %+v", b)
+	}
+	a.id = old
+	if c := a.heartbeat(); c != errcode.UnknownMemberId {
+		t.Fatal(c.Name())
+	}
+}
+
+func TestVersion0UsesTheSessionForTheRebalance(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g")
+	a.version, a.session, a.rebalance = 0, 8000, 0
+	a.alone("x")
+	b := w.client("g")
+	b.version, b.session, b.rebalance = 0, 8000, 0
+	b.sendJoin()
+	w.after(7 * time.Second)
+	w.silent(b.ticket)
+	w.after(time.Second)
+	b.joined()
+	if !b.leader {
+		t.Fatalf("%+v", b)
+	}
+}
+
+func TestSessionTimeout(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	w.after(6 * time.Second)
+	a.heartbeat()
+	w.after(9 * time.Second)
+	w.state("g", "Stable")
+	w.after(time.Second)
+	w.state("g", "Empty")
+	if c := a.heartbeat(); c != errcode.UnknownMemberId {
+		t.Fatal(c.Name())
+	}
+}
+
+func TestCommitKeepsAlive(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	for range 4 {
+		w.after(8 * time.Second)
+		if c := a.commit("t", 0, 1); c != errcode.None {
+			t.Fatal(c.Name())
+		}
+	}
+}
+
+func TestPendingMemberHoldsTheRebalanceUntilItLapses(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	req := kmsg.NewPtrJoinGroupRequest()
+	req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis = 9, "g", "consumer", 6000
+	req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
+	r := reply[*kmsg.JoinGroupResponse](w, w.do(&Join{Request: req, ClientID: "c"}))
+	w.code("first join", r.ErrorCode, errcode.MemberIdRequired)
+	if r.MemberID != "c-uuid2" {
+		t.Fatal(r.MemberID)
+	}
+	a.sendJoin()
+	w.silent(a.ticket)
+	w.after(6 * time.Second)
+	a.joined()
+}
+
+func TestNewMemberMustHearWithinFiveMinutes(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	a.session = 60000
+	b := w.client("g")
+	b.rebalance = 600000
+	b.sendJoin()
+	for range 4*60 + 59 {
+		w.after(time.Second)
+		a.heartbeat()
+	}
+	w.silent(b.ticket)
+	w.after(time.Second)
+	r := reply[*kmsg.JoinGroupResponse](w, b.ticket)
+	w.code("join of a member that nobody heard of", r.ErrorCode, errcode.UnknownMemberId)
+}
+
+func TestFirstOfTwoEqualJoinsIsAnswered(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	b := w.client("g")
+	first := b.sendJoin()
+	second := b.sendJoin()
+	w.code("overtaken join", reply[*kmsg.JoinGroupResponse](w, first).ErrorCode, errcode.RebalanceInProgress)
+	w.silent(second)
+	a.sendJoin()
+	a.joined()
+	b.joined()
+	if a.members != 2 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestOvertakenSyncIsAnswered(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g"), w.client("g")
+	a.sendJoin()
+	b.sendJoin()
+	w.after(6 * time.Second)
+	a.joined()
+	b.joined()
+	first := b.sendSync(nil)
+	b.sendSync(nil)
+	w.code("overtaken sync", reply[*kmsg.SyncGroupResponse](w, first).ErrorCode, errcode.RebalanceInProgress)
+	a.sendSync(map[string]string{b.id: "x"})
+	b.synced("x")
+	a.synced("")
+}
+
+func TestSyncRefusals(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	other := "other"
+	tests := []struct {
+		name   string
+		change func(r *kmsg.SyncGroupRequest)
+		want   errcode.Code
+	}{
+		{"again", func(*kmsg.SyncGroupRequest) {}, errcode.None},
+		{"generation", func(r *kmsg.SyncGroupRequest) { r.Generation++ }, errcode.IllegalGeneration},
+		{"member", func(r *kmsg.SyncGroupRequest) { r.MemberID = "nobody" }, errcode.UnknownMemberId},
+		{"group", func(r *kmsg.SyncGroupRequest) { r.Group = "other" }, errcode.UnknownMemberId},
+		{"protocol", func(r *kmsg.SyncGroupRequest) { r.Protocol = &other }, errcode.InconsistentGroupProtocol},
+		{"protocol type", func(r *kmsg.SyncGroupRequest) { r.ProtocolType = &other }, errcode.InconsistentGroupProtocol},
+		{"instance", func(r *kmsg.SyncGroupRequest) { r.InstanceID = &other }, errcode.UnknownMemberId},
+	}
+	for _, tt := range tests {
+		req := kmsg.NewPtrSyncGroupRequest()
+		req.Group, req.MemberID, req.Generation = "g", a.id, a.generation
+		tt.change(req)
+		w.code(tt.name, reply[*kmsg.SyncGroupResponse](w, w.do(&Sync{Request: req})).ErrorCode, tt.want)
+	}
+}
+
+func TestHeartbeatRefusals(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").alone("x")
+	for _, tt := range []struct {
+		c    Heartbeat
+		want errcode.Code
+	}{
+		{Heartbeat{Group: "g", MemberID: a.id, Generation: 1}, errcode.None},
+		{Heartbeat{Group: "g", MemberID: a.id, Generation: 2}, errcode.IllegalGeneration},
+		{Heartbeat{Group: "g", MemberID: a.id, Generation: -1}, errcode.IllegalGeneration},
+		{Heartbeat{Group: "g", MemberID: "nobody", Generation: 1}, errcode.UnknownMemberId},
+		{Heartbeat{Group: "g", Generation: 1}, errcode.UnknownMemberId},
+		{Heartbeat{Group: "other", MemberID: a.id, Generation: 1}, errcode.UnknownMemberId},
+	} {
+		if got := reply[errcode.Code](w, w.do(&tt.c)); got != tt.want {
+			t.Fatalf("%+v: %s, want %s", tt.c, got.Name(), tt.want.Name())
+		}
+	}
+}
+
+func TestMembersThatDoNotSyncAreDropped(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g"), w.client("g")
+	a.session, b.session = 600000, 600000
+	a.sendJoin()
+	b.sendJoin()
+	w.after(6 * time.Second)
+	a.joined()
+	b.joined()
+	a.sendSync(map[string]string{a.id: "x"})
+	a.synced("x")
+	w.after(60 * time.Second)
+	if c := b.heartbeat(); c != errcode.UnknownMemberId {
+		t.Fatal(c.Name())
+	}
+	if c := a.heartbeat(); c != errcode.RebalanceInProgress {
+		t.Fatal(c.Name())
+	}
+}
+
+func TestNewJoinEndsWaitingSyncs(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g"), w.client("g")
+	a.sendJoin()
+	b.sendJoin()
+	w.after(6 * time.Second)
+	a.joined()
+	b.joined()
+	waiting := b.sendSync(nil)
+	c := w.client("g")
+	c.sendJoin()
+	w.code("sync", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.RebalanceInProgress)
+	w.state("g", "PreparingRebalance")
+}
+
+func TestFollowerThatLostItsAnswerJoinsAgain(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g"), w.client("g")
+	both(a, b)
+	b.sendJoin()
+	b.joined()
+	if b.generation != 1 || b.members != 0 {
+		t.Fatalf("a follower without changes must not make a rebalance: %+v", b)
+	}
+	a.sendJoin()
+	w.silent(a.ticket)
+	w.state("g", "PreparingRebalance")
+}
+
+func TestProtocolChoice(t *testing.T) {
+	w := newWorld(t)
+	for i, p := range [][]string{{"range", "rr", "sticky"}, {"sticky", "rr", "range"}, {"x", "sticky", "range"}} {
+		c := w.client("g")
+		c.protocols = p
+		c.sendJoin()
+		if i == 2 {
+			w.after(10 * time.Second)
+			if r := c.joined(); *r.Protocol != "sticky" {
+				t.Fatal(*r.Protocol)
+			}
+		}
+	}
+}
+
+func TestMaxSize(t *testing.T) {
+	w := newWorld(t)
+	w.m.config.MaxSize = 2
+	a, b := w.client("g"), w.client("g")
+	both(a, b)
+	c := w.client("g")
+	r := reply[*kmsg.JoinGroupResponse](w, c.sendJoin())
+	w.code("third", r.ErrorCode, errcode.GroupMaxSizeReached)
+	if r.MemberID != "" {
+		t.Fatal(r.MemberID)
+	}
+	// After a load with a lower limit the last to come back is left out.
+	w.m = w.replay()
+	w.m.config.MaxSize = 1
+	w.m.Loaded(w.now, &w.out)
+	w.carryOut()
+	w.state("g", "PreparingRebalance")
+	a.sendJoin()
+	r = reply[*kmsg.JoinGroupResponse](w, b.sendJoin())
+	w.code("last", r.ErrorCode, errcode.GroupMaxSizeReached)
+	w.after(time.Minute)
+	a.joined()
+	if a.members != 1 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestStaticMember(t *testing.T) {
+	for _, version := range []int16{5, 9} {
+		w := newWorld(t)
+		a := w.client("g").static("one")
+		a.version = version
+		a.sendJoin()
+		if a.w.answers[a.ticket].reply != nil {
+			t.Fatal("a static member needs no MEMBER_ID_REQUIRED")
+		}
+		w.after(3 * time.Second)
+		a.joined()
+		if a.id != "one-uuid1" {
+			t.Fatal(a.id)
+		}
+		a.sendSync(map[string]string{a.id: "x"})
+		a.synced("x")
+		b := w.client("g").static("one")
+		b.version = version
+		b.sendJoin()
+		r := b.joined()
+		if b.id == a.id || b.generation != 1 {
+			t.Fatalf("%+v", b)
+		}
+		if version >= 9 {
+			if !b.leader || !r.SkipAssignment || len(r.Members) != 1 {
+				t.Fatalf("%+v", r)
+			}
+		} else if r.LeaderID != a.id || len(r.Members) != 0 {
+			t.Fatalf("%+v", r)
+		}
+		b.sendSync(nil)
+		b.synced("x")
+		if c := a.heartbeat(); c != errcode.FencedInstanceId {
+			t.Fatal(c.Name())
+		}
+		if c := a.commit("t", 0, 1); c != errcode.FencedInstanceId {
+			t.Fatal(c.Name())
+		}
+		w.code("sync", reply[*kmsg.SyncGroupResponse](w, a.sendSync(nil)).ErrorCode, errcode.FencedInstanceId)
+		w.code("join", reply[*kmsg.JoinGroupResponse](w, a.sendJoin()).ErrorCode, errcode.FencedInstanceId)
+		if c := b.heartbeat(); c != errcode.None {
+			t.Fatal(c.Name())
+		}
+		// A loaded shard knows the new id.
+		w.m = w.replay()
+		w.m.Loaded(w.now, &w.out)
+		if c := b.heartbeat(); c != errcode.None {
+			t.Fatal(c.Name())
+		}
+		inst := "one"
+		lr := reply[LeaveReply](w, w.do(&Leave{Group: "g", Members: []LeavingMember{{InstanceID: &inst}, {InstanceID: &inst}}}))
+		if lr.Codes[0] != errcode.None || lr.Codes[1] != errcode.UnknownMemberId {
+			t.Fatalf("%+v", lr)
+		}
+		w.state("g", "Empty")
+	}
+}
+
+func TestStaticMemberThatChangesTheProtocol(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g").static("one")
+	a.protocols = []string{"range", "sticky"}
+	a.alone("x")
+	b := w.client("g").static("one")
+	b.protocols = []string{"sticky"}
+	b.sendJoin()
+	b.joined()
+	if b.generation != 2 {
+		t.Fatalf("want a rebalance: %+v", b)
+	}
+}
+
+func TestStaticMemberReturnsDuringRebalances(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g").static("one"), w.client("g").static("two")
+	a.sendJoin()
+	b.sendJoin()
+	w.after(6 * time.Second)
+	a.joined()
+	b.joined()
+	waiting := b.sendSync(nil)
+	// Between join and sync: the old id is fenced, and everyone joins anew.
+	again := w.client("g").static("two")
+	again.sendJoin()
+	w.code("old sync", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.FencedInstanceId)
+	w.state("g", "PreparingRebalance")
+	w.silent(again.ticket)
+	// And while joining: the one that waits is fenced.
+	third := w.client("g").static("two")
+	third.sendJoin()
+	w.code("old join", reply[*kmsg.JoinGroupResponse](w, again.ticket).ErrorCode, errcode.FencedInstanceId)
+	a.sendJoin()
+	a.joined()
+	third.joined()
+	if a.members != 2 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestAbsentStaticMembersStayUntilTheirSessionEnds(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g")
+	b := w.client("g").static("one")
+	a.session, b.session, a.rebalance, b.rebalance = 60000, 60000, 5000, 5000
+	both(a, b)
+	a.sendJoin()
+	w.after(5 * time.Second)
+	a.joined()
+	if a.members != 2 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestLeaveAnswersWhoWaits(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g"), w.client("g")
+	a.sendJoin()
+	b.sendJoin()
+	w.after(6 * time.Second)
+	a.joined()
+	b.joined()
+	waiting := b.sendSync(nil)
+	b.leave()
+	w.code("sync of one that left", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.UnknownMemberId)
+	c := w.client("g")
+	c.sendJoin()
+	waiting = c.ticket
+	c.leave()
+	w.code("join of one that left", reply[*kmsg.JoinGroupResponse](w, waiting).ErrorCode, errcode.UnknownMemberId)
+	if r := reply[LeaveReply](w, w.do(&Leave{Group: "other", Members: []LeavingMember{{ID: "x"}}})); r.Found {
+		t.Fatal("a group that does not exist was found")
+	}
+}
