@@ -294,6 +294,8 @@ func (f *Follower) followOnce(ctx context.Context, from position) error {
 		}
 		e, err := decode(s, message)
 		if err != nil {
+			// Most likely the controllers are newer than this process.
+			f.logger.Error("metadata cannot be read", "error", err)
 			return err
 		}
 		// The controller is not silent while this side is the slow one.
