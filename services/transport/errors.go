@@ -134,7 +134,8 @@ func FromStatus(ctx context.Context, err error) error {
 	}
 	switch st.Code() {
 	case codes.DeadlineExceeded:
-		return &lostError{errcode.RequestTimedOut.Wrap(err)}
+		// The other side may see the common deadline pass a moment before this one does.
+		return &lostError{errcode.RequestTimedOut.Wrap(errors.Join(context.DeadlineExceeded, err))}
 	case codes.Canceled, codes.Unavailable, codes.Internal, codes.ResourceExhausted:
 		return &lostError{errcode.NetworkException.Wrap(err)}
 	case codes.Unimplemented:
