@@ -135,9 +135,10 @@ func findEndpoint(es []Endpoint, name string) (Endpoint, bool) {
 
 // Controller is a controller's registration; immutable.
 type Controller struct {
-	ID            int32
-	IncarnationID uuid.UUID
-	Endpoints     []Endpoint
+	ID                int32
+	IncarnationID     uuid.UUID
+	Endpoints         []Endpoint
+	SupportedFeatures map[string]VersionRange
 }
 
 // Shard says who owns a coordinator shard. Each change of the owner raises the epoch; Owner is -1 for nobody.

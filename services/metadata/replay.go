@@ -57,8 +57,10 @@ func (d *Delta) replayMember(r metarecord.Record) (known bool, err error) {
 		return true, d.replayBrokerRegistrationChange(r)
 	case *metarecord.RegisterControllerRecord:
 		at, found := searchController(d.next.controllers, r.ControllerID)
-		d.next.controllers = withElement(d.next.controllers, at, found,
-			&Controller{ID: r.ControllerID, IncarnationID: r.IncarnationID, Endpoints: endpoints(r.EndPoints)})
+		d.next.controllers = withElement(d.next.controllers, at, found, &Controller{
+			ID: r.ControllerID, IncarnationID: r.IncarnationID, Endpoints: endpoints(r.EndPoints),
+			SupportedFeatures: features(r.Features),
+		})
 	case *metarecord.UnregisterControllerRecord:
 		if at, ok := searchController(d.next.controllers, r.ControllerID); ok {
 			d.next.controllers = withoutElement(d.next.controllers, at)
@@ -101,15 +103,19 @@ func endpoints(es []metarecord.Endpoint) []Endpoint {
 	return out
 }
 
-func (d *Delta) replayRegisterBroker(r *metarecord.RegisterBrokerRecord) {
-	features := make(map[string]VersionRange, len(r.Features))
-	for _, f := range r.Features {
-		features[f.Name] = VersionRange{Min: f.MinSupportedVersion, Max: f.MaxSupportedVersion}
+func features(fs []metarecord.Feature) map[string]VersionRange {
+	ranges := make(map[string]VersionRange, len(fs))
+	for _, f := range fs {
+		ranges[f.Name] = VersionRange{Min: f.MinSupportedVersion, Max: f.MaxSupportedVersion}
 	}
+	return ranges
+}
+
+func (d *Delta) replayRegisterBroker(r *metarecord.RegisterBrokerRecord) {
 	b := &Broker{
 		ID: r.BrokerID, Epoch: r.BrokerEpoch, IncarnationID: r.IncarnationID, Endpoints: endpoints(r.EndPoints),
 		Rack: r.Rack, Fenced: r.Fenced, InControlledShutdown: r.InControlledShutdown,
-		Directories: sortedIDs(r.LogDirs), CordonedDirectories: r.CordonedLogDirs, SupportedFeatures: features,
+		Directories: sortedIDs(r.LogDirs), CordonedDirectories: r.CordonedLogDirs, SupportedFeatures: features(r.Features),
 	}
 	at, found := searchBroker(d.next.brokers, b.ID)
 	d.next.brokers = withElement(d.next.brokers, at, found, b)

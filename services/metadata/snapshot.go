@@ -51,6 +51,7 @@ func (i *Image) memberRecords() iter.Seq[metarecord.Record] {
 		for _, c := range i.controllers {
 			r := &metarecord.RegisterControllerRecord{
 				ControllerID: c.ID, IncarnationID: c.IncarnationID, EndPoints: recordEndpoints(c.Endpoints),
+				Features: recordFeatures(c.SupportedFeatures),
 			}
 			if !yield(r) {
 				return
@@ -85,17 +86,21 @@ func recordEndpoints(es []Endpoint) []metarecord.Endpoint {
 }
 
 func (b *Broker) record() *metarecord.RegisterBrokerRecord {
-	r := &metarecord.RegisterBrokerRecord{
+	return &metarecord.RegisterBrokerRecord{
 		BrokerID: b.ID, IncarnationID: b.IncarnationID, BrokerEpoch: b.Epoch, EndPoints: recordEndpoints(b.Endpoints),
 		Rack: b.Rack, Fenced: b.Fenced, InControlledShutdown: b.InControlledShutdown,
 		LogDirs: b.Directories, CordonedLogDirs: b.CordonedDirectories,
+		Features: recordFeatures(b.SupportedFeatures),
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.SupportedFeatures)) {
-		v := b.SupportedFeatures[name]
-		r.Features = append(r.Features,
-			metarecord.Feature{Name: name, MinSupportedVersion: v.Min, MaxSupportedVersion: v.Max})
+}
+
+func recordFeatures(ranges map[string]VersionRange) []metarecord.Feature {
+	var features []metarecord.Feature
+	for _, name := range slices.Sorted(maps.Keys(ranges)) {
+		v := ranges[name]
+		features = append(features, metarecord.Feature{Name: name, MinSupportedVersion: v.Min, MaxSupportedVersion: v.Max})
 	}
-	return r
+	return features
 }
 
 func (i *Image) topicRecords() iter.Seq[metarecord.Record] {

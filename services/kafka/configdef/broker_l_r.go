@@ -180,8 +180,6 @@ var brokerConfigsLToR = table{
 		Doc: "Bytes queued before reading stops; -1 = no limit."},
 	{Name: "queued.max.requests", Type: Int, Default: "500", Valid: atLeast(1), Importance: High, Mode: ReadOnly,
 		Doc: "Requests queued before network threads block."},
-	{Name: "quota.scope", Type: String, Default: "cluster", Valid: oneOf("cluster", "broker"), Importance: Low, Mode: ReadOnly, Own: true,
-		Doc: "Whether client quotas hold over all gateways together or for each gateway."},
 	{Name: "quota.window.num", Type: Int, Default: "11", Valid: atLeast(1), Importance: Low, Mode: ReadOnly,
 		Doc: "Samples kept for client quotas."},
 	{Name: "quota.window.size.seconds", Type: Int, Default: "1", Valid: atLeast(1), Importance: Low, Mode: ReadOnly,
