@@ -1,0 +1,270 @@
+package controllerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	controllerv1 "chancery/proto/controller/v1"
+	"chancery/services/kafka/configdef"
+	"chancery/services/kafka/uuid"
+	"chancery/services/lifecycle"
+
+	"chancery/controllerd/internal/control"
+	"chancery/controllerd/internal/controller"
+	"chancery/controllerd/internal/etcdlog"
+	"chancery/controllerd/internal/feed"
+	"chancery/controllerd/internal/metalog"
+	"chancery/controllerd/internal/server"
+)
+
+const (
+	// quorumDir is where the quorum's files are below the metadata log's directory.
+	quorumDir = "quorum"
+	// quorumPatience is how long a start waits for the others. A controller that starts alone is no failure: it serves as
+	// soon as enough of them are there.
+	quorumPatience = 3 * time.Second
+	settlePause    = 50 * time.Millisecond
+	settleTimeout  = 2 * time.Second
+	readyPoll      = 2 * time.Millisecond
+)
+
+// Server is a controller; it is a lifecycle.Service.
+type Server struct {
+	config Config
+	deps   Deps
+	// service is what gRPC calls; it refuses while the controller is not there yet.
+	service *server.Server
+	log     metalog.Log
+	feed    *feed.Feed
+
+	stopping chan struct{}
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	failed   chan error
+	started  atomic.Bool
+}
+
+var _ lifecycle.Service = (*Server)(nil)
+
+// New makes a controller and registers its gRPC service. Start makes it work.
+func New(c Config, d Deps) (*Server, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, deps: d, feed: feed.New(), stopping: make(chan struct{}), failed: make(chan error, 1)}
+	acks := feed.NewAcks()
+	s.service = &server.Server{
+		Feed: s.feed, Acks: acks,
+		Follow: &feed.Server{Feed: s.feed, Acks: acks, InContact: s.inContact, Stopping: s.stopping},
+	}
+	s.service.Controller = controller.New(controller.Options{
+		ID: c.NodeID, Address: c.Address, Feed: s.feed, Acks: acks, Control: s.settings(),
+		SnapshotBytes: c.SnapshotBytes, SnapshotInterval: c.SnapshotInterval,
+		BalanceInterval: c.LeaderImbalanceCheckInterval, UncleanInterval: c.UncleanElectionCheckInterval,
+		Logger: d.Logger,
+	})
+	controllerv1.RegisterControllerServer(d.Registrar, s.service)
+	return s, nil
+}
+
+func (s *Server) settings() control.Settings {
+	properties := maps.Clone(s.config.Properties)
+	if properties == nil {
+		properties = map[string]string{}
+	}
+	properties["num.partitions"] = strconv.Itoa(int(s.config.NumPartitions))
+	properties["default.replication.factor"] = strconv.Itoa(int(s.config.DefaultReplicationFactor))
+	properties["delete.topic.enable"] = strconv.FormatBool(s.config.DeleteTopicEnable)
+	settings := control.Settings{
+		Node: configdef.NewNode(properties), SessionTimeout: s.config.SessionTimeout, ControllerID: s.config.NodeID,
+	}
+	for _, v := range s.config.Voters {
+		settings.VoterIDs = append(settings.VoterIDs, v.ID)
+	}
+	return settings
+}
+
+// inContact says whether this controller's view of the log is live.
+func (s *Server) inContact() bool { return s.started.Load() && s.log.InContact() }
+
+// Start opens the metadata log and takes part in the quorum. It returns when the controller serves; where that takes other
+// controllers, it does not wait for them for long.
+func (s *Server) Start(ctx context.Context) error {
+	meta, err := loadMetaProperties(s.config.Dir, s.config.NodeID)
+	if err != nil {
+		return err
+	}
+	if s.config.ClusterID != "" && meta.clusterID != "" && s.config.ClusterID != meta.clusterID {
+		return fmt.Errorf("%s belongs to the cluster %s, but cluster.id is %s", s.config.Dir, meta.clusterID, s.config.ClusterID)
+	}
+	if s.log, err = s.openLog(meta); err != nil {
+		return err
+	}
+	s.service.Log = s.log
+	s.started.Store(true)
+	runCtx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.running.Go(func() { s.run(runCtx, meta) })
+	s.running.Go(func() { s.watch(runCtx) })
+	if err := s.awaitReady(ctx); err != nil {
+		return errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func (s *Server) openLog(meta metaProperties) (metalog.Log, error) {
+	c := s.config
+	if len(c.EtcdEndpoints) > 0 {
+		return etcdlog.Connect(etcdlog.ExternalConfig{ID: c.NodeID, Endpoints: c.EtcdEndpoints, Prefix: c.EtcdPrefix, Logger: s.deps.Logger})
+	}
+	token := meta.clusterID
+	if token == "" {
+		token = c.ClusterID
+	}
+	var voters []etcdlog.Voter
+	for _, v := range c.Voters {
+		voters = append(voters, etcdlog.Voter{ID: v.ID, Address: v.Address})
+	}
+	if token == "" {
+		// Without an id the voters' addresses tell one new quorum from another.
+		var list []string
+		for _, v := range voters {
+			list = append(list, fmt.Sprintf("%d@%s", v.ID, v.Address))
+		}
+		slices.Sort(list)
+		token = "chancery:" + strings.Join(list, ",")
+	}
+	return etcdlog.Start(etcdlog.Config{
+		ID: c.NodeID, Dir: filepath.Join(c.Dir, quorumDir), Token: token, Address: c.Address, Voters: voters,
+		Election: c.ElectionTimeout, UnsafeNoFsync: c.UnsafeNoFsync, WALSegmentBytes: c.WALSegmentBytes, Logger: s.deps.Logger,
+	})
+}
+
+// run settles which cluster this is, then works until the context ends.
+func (s *Server) run(ctx context.Context, meta metaProperties) {
+	id, err := s.settleClusterID(ctx, meta)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.fail(err)
+		}
+		return
+	}
+	c := s.service.Controller
+	c.ClusterID, c.Log = id, s.log
+	reporter := &server.Reporter{
+		ID: s.config.NodeID, Address: s.config.Address, Incarnation: uuid.Random(), Server: s.service, Dialer: s.deps.Dialer, Logger: s.deps.Logger,
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() { c.Run(ctx) })
+	parts.Go(func() { reporter.Run(ctx) })
+	parts.Wait()
+}
+
+// settleClusterID finds out the cluster's id, which on the very first start is the configured one or a new one, and writes
+// it down.
+func (s *Server) settleClusterID(ctx context.Context, meta metaProperties) (string, error) {
+	if meta.clusterID != "" {
+		return meta.clusterID, nil
+	}
+	proposed := s.config.ClusterID
+	if proposed == "" {
+		proposed = uuid.Random().String()
+	}
+	for {
+		attempt, cancel := context.WithTimeout(ctx, settleTimeout)
+		id, err := s.log.ClusterID(attempt, proposed)
+		cancel()
+		if err == nil {
+			if s.config.ClusterID != "" && id != s.config.ClusterID {
+				return "", fmt.Errorf("the metadata log belongs to the cluster %s, but cluster.id is %s", id, s.config.ClusterID)
+			}
+			meta.clusterID = id
+			return id, meta.store(s.config.Dir)
+		}
+		t := time.NewTimer(settlePause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return "", ctx.Err()
+		}
+	}
+}
+
+// watch passes on what the log cannot heal.
+func (s *Server) watch(ctx context.Context) {
+	select {
+	case err := <-s.log.Failed():
+		s.fail(err)
+	case <-ctx.Done():
+	}
+}
+
+func (s *Server) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+func (s *Server) awaitReady(ctx context.Context) error {
+	patience := time.NewTimer(quorumPatience)
+	defer patience.Stop()
+	poll := time.NewTicker(readyPoll)
+	defer poll.Stop()
+	for s.Ready() != nil {
+		select {
+		case <-poll.C:
+		case <-patience.C:
+			if len(s.config.Voters) > 1 || len(s.config.EtcdEndpoints) > 0 {
+				return nil
+			}
+		case err := <-s.failed:
+			return err
+		case <-ctx.Done():
+			return errors.Join(s.Ready(), ctx.Err())
+		}
+	}
+	return nil
+}
+
+// Stop hands leadership over and ends the controller.
+func (s *Server) Stop(ctx context.Context) error {
+	close(s.stopping)
+	s.cancel()
+	s.running.Wait()
+	return s.log.Close(ctx)
+}
+
+// Failed tells of a failure of the metadata log that the controller cannot heal.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Ready is nil while the controller serves the metadata log and knows the active controller.
+func (s *Server) Ready() error {
+	if !s.inContact() {
+		return errors.New("no contact with a majority of the controllers")
+	}
+	state := s.feed.State()
+	switch {
+	case !state.Loaded || state.Holder.Epoch == 0:
+		return errors.New("there is no active controller yet")
+	case state.Holder.ID == s.config.NodeID && !s.service.Controller.IsActive():
+		return errors.New("this controller is about to become active")
+	}
+	return nil
+}
+
+// Active says whether this controller is the one that decides.
+func (s *Server) Active() bool { return s.service.Controller.IsActive() }
+
+// ClusterID is the id of the cluster, empty until it is known.
+func (s *Server) ClusterID() string { return s.feed.Image().ClusterID() }
