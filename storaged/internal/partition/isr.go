@@ -31,6 +31,16 @@ func (p *Partition) maybeExpandISR(f *follower, out *Effects) {
 	p.propose(append(slices.Clone(p.isr), f.id), f.id, out)
 }
 
+// expandISR looks for a follower that has been ready to join for a while: one proposal had to end first, or the controller
+// had to unfence the follower's node.
+func (p *Partition) expandISR(out *Effects) {
+	for i := range p.followers {
+		if f := &p.followers[i]; f.known {
+			p.maybeExpandISR(f, out)
+		}
+	}
+}
+
 // Tick looks for followers that have lagged for too long and asks for their removal from the ISR.
 func (p *Partition) Tick(now time.Time) Effects {
 	var out Effects
@@ -88,6 +98,7 @@ func (p *Partition) AlterPartitionDone(now time.Time, proposal *AlterPartition, 
 	p.partitionEpoch = answer.PartitionEpoch
 	out.ISRChanged = true
 	p.advance(now, &out)
+	p.expandISR(&out)
 	return out
 }
 

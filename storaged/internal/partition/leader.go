@@ -95,12 +95,13 @@ func (p *Partition) SetMinISR(now time.Time, minISR int) Effects {
 }
 
 // BrokersChanged says that the metadata image has news about storage nodes: a follower that was fenced no longer holds the
-// high watermark or the low watermark back.
+// high watermark or the low watermark back, and one that was unfenced may join the ISR.
 func (p *Partition) BrokersChanged(now time.Time) Effects {
 	var out Effects
 	if p.role == Leading {
 		out.LowWatermarkMoved = true
 		p.advance(now, &out)
+		p.expandISR(&out)
 	}
 	return out
 }

@@ -404,6 +404,10 @@ func (s *sim) step() {
 		s.fence(n.id)
 	case action < 96:
 		s.stop(n)
+	case action < 97:
+		if n.up {
+			s.effects(n, n.machine.BrokersChanged(s.now))
+		}
 	case action < 98:
 		s.start(n, rapid.IntRange(0, 3).Draw(s.t, "lost"))
 	default:

@@ -1,0 +1,120 @@
+// Package fetcher copies from leaders to the followers on this node.
+//
+// It owns who copies what from where, and when to try again after a failure. It must never change a log: what a fetch brings
+// goes to the replica, which knows whether it still wants it.
+package fetcher
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"chancery/services/storage"
+	"chancery/storaged/internal/partition"
+	"chancery/storaged/internal/replica"
+)
+
+// Config is how a node copies.
+type Config struct {
+	Self int32
+	// Epoch is the node's broker epoch, which leaders check; -1 while it has none.
+	Epoch func() int64
+	// Nodes gives the leaders.
+	Nodes func(id int32) (storage.Node, error)
+	// MetadataOffset is that of the node's image.
+	MetadataOffset func() int64
+	// Fetchers is how many fetches run at a time from one leader (num.replica.fetchers).
+	Fetchers int
+	// MaxWait, MinBytes, ResponseMaxBytes and PartitionMaxBytes are replica.fetch.wait.max.ms and so on.
+	MaxWait           time.Duration
+	MinBytes          int
+	ResponseMaxBytes  int
+	PartitionMaxBytes int
+	// Backoff is the longest pause after a failure (replica.fetch.backoff.ms).
+	Backoff time.Duration
+	// Timeout bounds a fetch beyond MaxWait (replica.socket.timeout.ms).
+	Timeout time.Duration
+	Metrics *replica.Metrics
+	Logger  *slog.Logger
+}
+
+// minBackoff is the pause after a first failure; it doubles with each further one.
+const minBackoff = 20 * time.Millisecond
+
+// Set is all the fetchers of a node. Its methods may be called from any goroutine and do not wait.
+type Set struct {
+	config Config
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	stopped bool
+	workers map[workerID]*worker
+	// placed says where a replica's copying is done.
+	placed map[replica.Key]*worker
+}
+
+type workerID struct {
+	leader int32
+	index  int
+}
+
+// New makes a set without work.
+func New(c Config) *Set {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Set{config: c, ctx: ctx, cancel: cancel, workers: map[workerID]*worker{}, placed: map[replica.Key]*worker{}}
+}
+
+// Start begins to copy a replica from a leader, in place of what it copied from before.
+func (s *Set) Start(r *replica.Replica, from partition.FetchFrom) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	s.removeLocked(r.Key())
+	id := workerID{leader: from.Leader, index: spread(r.Key(), s.config.Fetchers)}
+	w := s.workers[id]
+	if w == nil || !w.add(r, from.LeaderEpoch) {
+		// There is none, or it has just ended for want of work.
+		w = newWorker(&s.config, from.Leader)
+		s.workers[id] = w
+		w.add(r, from.LeaderEpoch)
+		s.done.Go(func() { w.run(s.ctx) })
+	}
+	s.placed[r.Key()] = w
+}
+
+// spread chooses one of n fetchers for a replica.
+func spread(k replica.Key, n int) int {
+	h := uint32(k.Partition)
+	for _, b := range k.TopicID {
+		h = h*31 + uint32(b)
+	}
+	return int(h % uint32(max(1, n)))
+}
+
+// Stop ends the copying of a replica. What is on its way is still offered to it.
+func (s *Set) Stop(k replica.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeLocked(k)
+}
+
+func (s *Set) removeLocked(k replica.Key) {
+	if w := s.placed[k]; w != nil {
+		w.remove(k)
+		delete(s.placed, k)
+	}
+}
+
+// Close ends all copying and waits for it.
+func (s *Set) Close() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.cancel()
+	s.done.Wait()
+}

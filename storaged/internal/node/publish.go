@@ -1,0 +1,336 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"chancery/services/kafka/configdef"
+	"chancery/services/kafka/uuid"
+	"chancery/services/metadata"
+	"chancery/storaged/internal/logdir"
+	"chancery/storaged/internal/replica"
+)
+
+// publishing is the state of applying images, one at a time.
+type publishing struct {
+	mu sync.Mutex
+	// base is the image whose roles the replicas have; newer ones are held back until the node's registration is among them.
+	base *metadata.Image
+	// cleaned says that directories which the cluster does not know have been set aside.
+	cleaned bool
+}
+
+// Publish is part of metadata.Publisher. When it returns, the replicas have the roles of the image and serve.
+//
+// Until the node has been registered, the image shows what its former incarnation was: a leader, perhaps, with records
+// that this one has lost. So nothing is applied before the image has the registration.
+func (n *Node) Publish(_ context.Context, delta *metadata.Delta, image *metadata.Image) {
+	n.publishing.mu.Lock()
+	defer n.publishing.mu.Unlock()
+	n.newest.Store(image)
+	n.applyNewest(delta)
+}
+
+// Registered says that the node has an epoch: an image that has waited for it may now be applied.
+func (n *Node) Registered() {
+	n.publishing.mu.Lock()
+	defer n.publishing.mu.Unlock()
+	n.applyNewest(nil)
+}
+
+func (n *Node) applyNewest(delta *metadata.Delta) {
+	image, base, epoch := n.newest.Load(), n.publishing.base, n.o.Epoch()
+	if image == base || base.Offset() < 0 && (epoch < 0 || image.Offset() < epoch) {
+		return
+	}
+	if delta == nil || delta.Base() != base {
+		delta = metadata.Diff(base, image)
+	}
+	if err := n.o.Dirs.Stamp(image.ClusterID()); err != nil {
+		n.o.Fatal(err)
+		return
+	}
+	c := change{node: n, delta: delta, image: image}
+	c.configs()
+	c.topics()
+	c.brokers()
+	n.publishing.base = image
+	n.applied.set(image)
+	n.releaseHeld()
+	if !n.publishing.cleaned {
+		n.publishing.cleaned = true
+		n.o.Dirs.Strays()
+	}
+	n.o.Applied()
+}
+
+// change is the step from one image to the next.
+type change struct {
+	node  *Node
+	delta *metadata.Delta
+	image *metadata.Image
+}
+
+// configs takes new settings of brokers and topics in.
+func (c *change) configs() {
+	n := c.node
+	self := strconv.Itoa(int(n.o.ID))
+	everywhere := false
+	topics := map[string]bool{}
+	for res := range c.delta.Configs() {
+		switch {
+		case res.Type == metadata.ResourceBroker && (res.Name == "" || res.Name == self):
+			everywhere = true
+		case res.Type == metadata.ResourceTopic:
+			topics[res.Name] = true
+		}
+	}
+	if everywhere {
+		n.config.Store(n.o.Static.WithDynamic(c.image.Config(metadata.ResourceBroker, ""), c.image.Config(metadata.ResourceBroker, self)))
+	}
+	if !everywhere && len(topics) == 0 {
+		return
+	}
+	resolved := map[string]*configdef.Topic{}
+	for _, r := range n.all() {
+		if !everywhere && !topics[r.Topic()] || c.image.Topic(r.Key().TopicID) == nil {
+			continue
+		}
+		if resolved[r.Topic()] == nil {
+			resolved[r.Topic()] = c.topicConfig(r.Topic())
+		}
+		r.Configure(resolved[r.Topic()])
+	}
+}
+
+func (c *change) topicConfig(topic string) *configdef.Topic {
+	resolved, err := c.node.config.Load().Topic(c.image.Config(metadata.ResourceTopic, topic))
+	if err != nil {
+		c.node.o.Logger.Warn("topic has a config that cannot be used", "topic", topic, "error", err)
+	}
+	return &resolved
+}
+
+// opening is a replica that is to be opened.
+type opening struct {
+	topic     *metadata.Topic
+	partition int32
+	reg       *metadata.Partition
+}
+
+// topics gives replicas their roles: first those go that are not wanted any more, since a new topic may have the name of
+// a deleted one, then new ones are opened, then all changed ones take their roles.
+func (c *change) topics() {
+	n := c.node
+	var gone []*replica.Replica
+	var opens []opening
+	var roles []opening
+	for t := range c.delta.Topics() {
+		for p := range t.Partitions() {
+			key := replica.Key{TopicID: t.ID(), Partition: p.Partition}
+			r := n.lookup(key)
+			if p.New == nil || !slices.Contains(p.New.Replicas, n.o.ID) {
+				if r != nil {
+					gone = append(gone, r)
+				}
+				continue
+			}
+			o := opening{topic: t.New, partition: p.Partition, reg: p.New}
+			if r == nil {
+				opens = append(opens, o)
+			}
+			roles = append(roles, o)
+		}
+	}
+	c.remove(gone)
+	c.open(opens)
+	c.assign(roles)
+}
+
+// forEach runs a function for many replicas, some at a time.
+func (n *Node) forEach(replicas []*replica.Replica, do func(*replica.Replica)) {
+	inParallel(replicas, do)
+}
+
+// inParallel works a list off with as many goroutines as may wait for disks at a time.
+func inParallel[T any](list []T, do func(T)) {
+	workers := min(len(list), 4*runtime.GOMAXPROCS(0))
+	if workers <= 1 {
+		for _, x := range list {
+			do(x)
+		}
+		return
+	}
+	work := make(chan T)
+	var done sync.WaitGroup
+	for range workers {
+		done.Go(func() {
+			for x := range work {
+				do(x)
+			}
+		})
+	}
+	for _, x := range list {
+		work <- x
+	}
+	close(work)
+	done.Wait()
+}
+
+func (c *change) remove(gone []*replica.Replica) {
+	n := c.node
+	if len(gone) == 0 {
+		return
+	}
+	n.mu.Lock()
+	for _, r := range gone {
+		delete(n.replicas, r.Key())
+	}
+	n.mu.Unlock()
+	n.forEach(gone, func(r *replica.Replica) {
+		n.fetchers.Stop(r.Key())
+		if err := r.Close(true); err != nil {
+			n.LogFailed(r.Dir(), err)
+		}
+		if d := r.Dir(); d != nil {
+			n.o.Dirs.Removed(d)
+		}
+	})
+	n.o.Logger.Info("replicas removed", "count", len(gone))
+}
+
+func (c *change) open(opens []opening) {
+	n := c.node
+	if len(opens) == 0 {
+		return
+	}
+	configs := map[string]*configdef.Topic{}
+	for _, o := range opens {
+		if configs[o.topic.Name] == nil {
+			configs[o.topic.Name] = c.topicConfig(o.topic.Name)
+		}
+	}
+	cordoned := n.cordoned()
+	inParallel(opens, func(o opening) {
+		r := n.openReplica(o, configs[o.topic.Name], cordoned)
+		n.mu.Lock()
+		n.replicas[r.Key()] = r
+		n.mu.Unlock()
+	})
+	n.o.Logger.Info("replicas opened", "count", len(opens))
+}
+
+// openReplica opens a replica's log where it is, or makes it. A replica whose directory does not work is there as well, but
+// out of reach.
+func (n *Node) openReplica(o opening, config *configdef.Topic, cordoned []uuid.UUID) *replica.Replica {
+	options := replica.Options{
+		Key:   replica.Key{TopicID: o.topic.ID, Partition: o.partition},
+		Topic: o.topic.Name, Config: config, Shards: shardsOf(o.topic.Name),
+	}
+	name := logdir.Replica{Topic: o.topic.Name, Partition: o.partition}
+	at, err := n.o.Dirs.Place(name, o.topic.ID, n.assignedDir(o.reg), cordoned)
+	if err != nil {
+		n.o.Logger.Error("replica is out of reach", "topic", name.Topic, "partition", name.Partition, "error", err)
+		return replica.New(n.env, options)
+	}
+	options.Dir = at.Dir
+	highWatermark, recoveryPoint, logStart := at.Dir.Checkpointed(name)
+	if at.New {
+		// What was checkpointed belonged to an earlier replica of that name.
+		highWatermark, recoveryPoint, logStart = 0, 0, -1
+	}
+	log, err := n.o.OpenLog(LogOptions{
+		Dir: at.Dir.ReplicaPath(name), Topic: name.Topic, Partition: name.Partition, TopicID: o.topic.ID,
+		Config: config, Node: n.config.Load(), RecoveryPoint: recoveryPoint, LogStart: logStart,
+		Clean: at.Dir.Clean(), Logger: n.o.Logger,
+	})
+	if err != nil {
+		n.LogFailed(at.Dir, err)
+		return replica.New(n.env, options)
+	}
+	options.Log, options.HighWatermark = log, highWatermark
+	return replica.New(n.env, options)
+}
+
+// assignedDir is the log directory that the controller has for this node's replica.
+func (n *Node) assignedDir(reg *metadata.Partition) uuid.UUID {
+	i := slices.Index(reg.Replicas, n.o.ID)
+	if i < 0 || i >= len(reg.Directories) {
+		return uuid.UnassignedDir
+	}
+	if d := reg.Directories[i]; d != uuid.MigratingDir {
+		return d
+	}
+	return uuid.UnassignedDir
+}
+
+// assign gives replicas their roles and waits until they have them.
+func (c *change) assign(roles []opening) {
+	n := c.node
+	var done sync.WaitGroup
+	for _, o := range roles {
+		r := n.lookup(replica.Key{TopicID: o.topic.ID, Partition: o.partition})
+		done.Add(1)
+		r.Apply(n.o.ID, o.reg, done.Done)
+		if d := r.Dir(); d != nil && d.Err() == nil {
+			n.places.check(r.Key(), d.ID(), n.assignedDir(o.reg))
+		}
+	}
+	done.Wait()
+}
+
+// brokers tells leaders that their followers' nodes have been fenced, unfenced or restarted.
+func (c *change) brokers() {
+	var changed []int32
+	for b := range c.delta.Brokers() {
+		if b.New != nil {
+			changed = append(changed, b.New.ID)
+		} else {
+			changed = append(changed, b.Old.ID)
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	for _, r := range c.node.all() {
+		v := r.View()
+		if v.Leads() && slices.ContainsFunc(changed, func(id int32) bool { return slices.Contains(v.Replicas, id) }) {
+			r.BrokersChanged()
+		}
+	}
+}
+
+// cordoned are the log directories that take no new replicas (cordoned.log.dirs).
+func (n *Node) cordoned() []uuid.UUID {
+	paths := n.config.Load().List("cordoned.log.dirs")
+	var out []uuid.UUID
+	for _, d := range n.o.Dirs.All() {
+		if slices.Contains(paths, "*") || slices.ContainsFunc(paths, func(p string) bool { return sameDir(p, d.Path()) }) {
+			out = append(out, d.ID())
+		}
+	}
+	return out
+}
+
+func sameDir(configured, path string) bool {
+	return strings.TrimSuffix(configured, "/") == path
+}
+
+// Cordoned are the log directories that take no new replicas.
+func (n *Node) Cordoned() []uuid.UUID { return n.cordoned() }
+
+// ErrNoRole is why the node is not ready before it has applied its first image.
+var ErrNoRole = errors.New("the node has not applied the cluster's metadata yet")
+
+// Ready is nil once the replicas have had their roles for the first time.
+func (n *Node) Ready() error {
+	if n.AppliedOffset() < 0 {
+		return ErrNoRole
+	}
+	return nil
+}

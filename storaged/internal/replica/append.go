@@ -1,0 +1,366 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"time"
+
+	"chancery/services/kafka/configdef"
+	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/recordbatch"
+	"chancery/services/storage"
+)
+
+const (
+	// A write takes at most so many batches and bytes, so that those behind it need not wait for all of them.
+	maxWriteBatches = 512
+	maxWriteBytes   = 8 << 20
+	// Clients that know TRANSACTION_ABORTABLE speak this version of Produce.
+	abortableVersion = 11
+)
+
+// appendEvent is one partition of an append.
+type appendEvent struct {
+	op    *AppendOp
+	index int
+}
+
+// stagedAppend is an append that has passed and waits for the write; its batch is at the same place in batches.
+type stagedAppend struct {
+	appendEvent
+	result appendResult
+}
+
+// appendResult is the answer to an append that was written.
+type appendResult struct {
+	baseOffset, logAppendTimeMs, logStart int64
+}
+
+// waitingAck is an append that waits for the high watermark to reach an offset.
+type waitingAck struct {
+	appendEvent
+	offset int64
+	result appendResult
+}
+
+// Append queues one partition of a request. Appends are written in the order of the calls.
+func (r *Replica) Append(op *AppendOp, index int) {
+	if !op.advance(index, stageQueued) {
+		op.free(index)
+		return
+	}
+	r.post(event{append: appendEvent{op, index}})
+}
+
+// makeRules turns the topic's configs into what batches are checked against.
+func (r *Replica) makeRules() {
+	c := r.config
+	rules := recordbatch.Rules{
+		Topic: r.topic, Partition: r.key.Partition,
+		MaxMessageBytes:      c.MaxMessageBytes,
+		MaxDecompressedBytes: c.MaxDecompressedMessageBytes,
+		SegmentBytes:         c.SegmentBytes,
+		Compacted:            c.CleanupCompact,
+		TimestampBeforeMaxMs: c.MessageTimestampBeforeMaxMs,
+		TimestampAfterMaxMs:  c.MessageTimestampAfterMaxMs,
+		HeaderOnly:           r.env.HeaderOnly,
+	}
+	if c.MessageTimestampType == "LogAppendTime" {
+		rules.TimestampType = recordbatch.LogAppendTime
+	}
+	rules.Recompress, rules.Codec, rules.Level = codecOf(c)
+	r.rules = rules
+}
+
+// codecOf reads compression.type and the level that belongs to it.
+func codecOf(c *configdef.Topic) (recompress bool, codec recordbatch.Compression, level int) {
+	switch c.CompressionType {
+	case "uncompressed":
+		return true, recordbatch.None, 0
+	case "gzip":
+		return true, recordbatch.Gzip, c.CompressionGzipLevel
+	case "snappy":
+		return true, recordbatch.Snappy, 0
+	case "lz4":
+		return true, recordbatch.LZ4, c.CompressionLz4Level
+	case "zstd":
+		return true, recordbatch.Zstd, c.CompressionZstdLevel
+	}
+	return false, recordbatch.None, 0 // producer
+}
+
+// appendAll checks appends one by one and writes those that pass together.
+func (r *Replica) appendAll(events []event) {
+	now := time.Now()
+	r.rules.NowMs = now.UnixMilli()
+	next, size := r.machine.LogEnd(), 0
+	for i := range events {
+		if len(r.staged) >= maxWriteBatches || size >= maxWriteBytes {
+			r.write(now)
+			next, size = r.machine.LogEnd(), 0
+		}
+		a := events[i].append
+		if !a.op.advance(a.index, stageWriting) {
+			a.op.free(a.index)
+			continue
+		}
+		if n, ok := r.stage(now, a, next); ok {
+			size += n
+			next = r.batches[len(r.batches)-1].Header().NextOffset()
+		} else {
+			next = max(next, r.machine.LogEnd())
+		}
+	}
+	r.write(now)
+}
+
+// stage checks an append and puts its batch, stamped, with those to be written; it gives the batch's size. An append that
+// fails or repeats an earlier one is settled here.
+func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok bool) {
+	req := a.op.req
+	r.env.Metrics.ProducePartitions.Add(1)
+	acksAll := req.Acks == storage.AcksAll
+	if err := r.admit(req, acksAll); err != nil {
+		r.refuse(a, err)
+		return 0, false
+	}
+	r.rules.APIVersion, r.rules.Origin = req.APIVersion, recordbatch.FromClient
+	if req.WriterEpoch != storage.NoWriterEpoch {
+		r.rules.Origin = recordbatch.FromCoordinator
+	}
+	r.batches = append(r.batches, recordbatch.Batch{})
+	last := len(r.batches) - 1
+	if err := r.env.Codecs.Validate(req.Partitions[a.index].Records, &r.rules, &r.batches[last]); err != nil {
+		r.batches = r.batches[:last]
+		r.refuse(a, err)
+		return 0, false
+	}
+	h := r.batches[last].Header()
+	if h.HasProducerID() {
+		// The log knows what a producer has written only after the write, so a second batch of the same producer waits for
+		// the first one's.
+		if r.producerStaged(h.ProducerID(), last) {
+			batch := r.batches[last]
+			r.batches = r.batches[:last]
+			r.write(now)
+			if !r.usable() {
+				r.refuse(a, errcode.KafkaStorageError.Err())
+				return 0, false
+			}
+			r.batches = append(r.batches, batch)
+			last, next = 0, r.machine.LogEnd()
+			h = r.batches[last].Header()
+		}
+		if done := r.checkProducer(a, h, acksAll); done {
+			r.batches = r.batches[:last]
+			return 0, false
+		}
+	}
+	h.SetBaseOffset(next)
+	h.SetLeaderEpoch(r.machine.LeaderEpoch())
+	r.staged = append(r.staged, stagedAppend{a, appendResult{next, r.batches[last].LogAppendTimeMs, r.machine.LogStart()}})
+	r.env.Metrics.BytesIn.Add(int64(h.Size()))
+	r.env.Metrics.MessagesIn.Add(int64(h.Count()))
+	return h.Size(), true
+}
+
+func (r *Replica) producerStaged(id int64, before int) bool {
+	for i := range r.batches[:before] {
+		if r.batches[i].Header().ProducerID() == id {
+			return true
+		}
+	}
+	return false
+}
+
+// admit checks what does not depend on the batch.
+func (r *Replica) admit(req *storage.AppendRequest, acksAll bool) error {
+	if r.failed {
+		return errcode.KafkaStorageError.Err()
+	}
+	if code := r.machine.CheckAppend(acksAll); code != errcode.None {
+		return code.Err()
+	}
+	if req.WriterEpoch == storage.NoWriterEpoch {
+		if r.shards != 0 {
+			return errcode.InvalidTopicException.Errorf("Cannot append to internal topic %s", r.topic)
+		}
+		return nil
+	}
+	return r.admitWriter(req)
+}
+
+// admitWriter fences coordinators that have lost their shard: no append of an epoch may follow one of a later epoch, nor what
+// the owner of a later epoch has read. The image is the newest one, and this runs right before the write.
+func (r *Replica) admitWriter(req *storage.AppendRequest) error {
+	if r.shards == 0 {
+		return errcode.InvalidRequest.Errorf("topic %s holds no coordinator's state", r.topic)
+	}
+	image := r.env.Image()
+	shard := image.Shard(r.shards, r.key.Partition)
+	switch {
+	case req.WriterEpoch < shard.Epoch:
+		return errcode.NotCoordinator.Errorf("the shard's epoch is %d, the writer's is %d", shard.Epoch, req.WriterEpoch)
+	case req.WriterEpoch > shard.Epoch:
+		return errcode.NotLeaderOrFollower.Wrap(fmt.Errorf("the writer of %s knows epoch %d, the image at %d only %d",
+			r, req.WriterEpoch, image.Offset(), shard.Epoch))
+	}
+	return nil
+}
+
+// checkProducer judges a producer's batch; true when the append is settled or waits for an earlier write of the same batch.
+func (r *Replica) checkProducer(a appendEvent, h recordbatch.Header, acksAll bool) bool {
+	origin := r.rules.Origin
+	if h.IsTransactional() && origin == recordbatch.FromClient && !r.log.InTransaction(h.ProducerID()) {
+		code := errcode.InvalidTxnState
+		if a.op.req.APIVersion >= abortableVersion {
+			code = errcode.TransactionAbortable
+		}
+		r.refuse(a, code.Errorf("Partition was not added to the transaction"))
+		return true
+	}
+	dup, err := r.log.CheckProducer(h, origin)
+	if err != nil {
+		r.refuse(a, err)
+		return true
+	}
+	if !dup.Found {
+		return false
+	}
+	a.op.free(a.index)
+	// Kafka answers a repeated batch with its largest timestamp as the time of the append, whatever the topic's type.
+	res := appendResult{dup.BaseOffset, dup.TimestampMs, r.machine.LogStart()}
+	if acksAll && dup.LastOffset >= r.machine.HighWatermark() {
+		r.await(waitingAck{a, dup.LastOffset + 1, res})
+	} else {
+		a.settle(res)
+	}
+	return true
+}
+
+// write writes what is staged and answers, or lets wait, what was written.
+func (r *Replica) write(now time.Time) {
+	if len(r.staged) == 0 {
+		return
+	}
+	err := r.log.Append(r.batches)
+	for _, s := range r.staged {
+		s.op.free(s.index)
+	}
+	if err != nil {
+		for _, s := range r.staged {
+			s.op.settle(s.index, func(p *storage.PartitionAppendResult) {
+				p.Error, p.OutcomeUnknown = errcode.KafkaStorageError, true
+			})
+		}
+		r.clearStaged()
+		r.fail(fmt.Errorf("append: %w", err))
+		return
+	}
+	end := r.batches[len(r.batches)-1].Header().NextOffset()
+	for i, s := range r.staged {
+		if s.op.req.Acks == storage.AcksAll {
+			r.await(waitingAck{s.appendEvent, r.batches[i].Header().NextOffset(), s.result})
+		}
+	}
+	r.apply(now, r.machine.Appended(now, end))
+	for _, s := range r.staged {
+		if s.op.req.Acks != storage.AcksAll {
+			s.settle(s.result)
+		}
+	}
+	r.clearStaged()
+}
+
+func (r *Replica) clearStaged() {
+	clear(r.staged)
+	clear(r.batches)
+	r.staged, r.batches = r.staged[:0], r.batches[:0]
+}
+
+// settle answers an append that has what it asked for.
+func (a appendEvent) settle(res appendResult) {
+	a.op.settle(a.index, func(p *storage.PartitionAppendResult) {
+		p.BaseOffset, p.LogAppendTimeMs, p.LogStartOffset = res.baseOffset, res.logAppendTimeMs, res.logStart
+	})
+}
+
+// await lets an append wait. They are in the order of their offsets; only a repeated batch may have an earlier one.
+func (r *Replica) await(w waitingAck) {
+	r.env.Metrics.WaitingProduces.Add(1)
+	at := len(r.acks)
+	if at > 0 && r.acks[at-1].offset > w.offset {
+		at = sort.Search(at, func(i int) bool { return r.acks[i].offset > w.offset })
+	}
+	r.acks = append(r.acks, waitingAck{})
+	copy(r.acks[at+1:], r.acks[at:])
+	r.acks[at] = w
+}
+
+// acknowledge answers the appends that the high watermark has reached.
+func (r *Replica) acknowledge() {
+	hw := r.machine.HighWatermark()
+	n := 0
+	for n < len(r.acks) && r.acks[n].offset <= hw {
+		r.acks[n].settle(r.acks[n].result)
+		n++
+	}
+	r.dropAcks(n)
+}
+
+// failWaiting answers the appends that wait: their batches are in the log, but may be cut off by the next leader.
+func (r *Replica) failWaiting(code errcode.Code) {
+	leader := r.View().CurrentLeader()
+	for _, w := range r.acks {
+		w.op.settle(w.index, func(p *storage.PartitionAppendResult) {
+			p.Error, p.OutcomeUnknown, p.Leader = code, true, leader
+		})
+	}
+	r.dropAcks(len(r.acks))
+	r.failDeletes(code)
+}
+
+func (r *Replica) dropAcks(n int) {
+	if n == 0 {
+		return
+	}
+	r.env.Metrics.WaitingProduces.Add(-int64(n))
+	rest := copy(r.acks, r.acks[n:])
+	clear(r.acks[rest:])
+	r.acks = r.acks[:rest]
+}
+
+// refuse answers an append that was not written.
+func (r *Replica) refuse(a appendEvent, err error) {
+	r.env.Metrics.FailedProducePartitions.Add(1)
+	a.op.free(a.index)
+	var invalid *recordbatch.ValidationError
+	atLog := errors.As(err, &invalid) && invalid.AtLog
+	code := errcode.Of(err)
+	if code == errcode.UnknownServerError {
+		r.env.Logger.Warn("append refused", "partition", r.String(), "error", err)
+	}
+	leader := storage.NoLeader
+	if code == errcode.NotLeaderOrFollower {
+		leader = r.View().CurrentLeader()
+	}
+	// Only what was said about this very append goes along; the code's general text says nothing new.
+	text := ""
+	if e := (*errcode.Error)(nil); errors.As(err, &e) {
+		text = e.Text
+	}
+	a.op.settle(a.index, func(p *storage.PartitionAppendResult) {
+		p.Error, p.Leader = code, leader
+		p.ErrorMessage = text
+		if invalid == nil {
+			return
+		}
+		for _, e := range invalid.Records {
+			p.RecordErrors = append(p.RecordErrors, storage.RecordError{BatchIndex: e.Index, Message: e.Message})
+		}
+		if atLog {
+			p.LogStartOffset = r.machine.LogStart()
+		}
+	})
+}

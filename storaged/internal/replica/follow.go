@@ -1,0 +1,130 @@
+package replica
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	"chancery/services/storage"
+)
+
+// Copied is what a follower's fetch brought.
+type Copied struct {
+	// LeaderEpoch and FetchOffset are those of the fetch: what was asked in another epoch, or from elsewhere than the log's
+	// end, is out of date.
+	LeaderEpoch int32
+	FetchOffset int64
+	// Result has no error. The replica takes its records over.
+	Result *storage.FetchPartitionResult
+	// Done is called when the log has taken everything in.
+	Done func()
+}
+
+// TakeCopied gives a follower what its fetch brought.
+func (r *Replica) TakeCopied(c *Copied) { r.post(event{copied: c}) }
+
+func (r *Replica) takeCopied(c *Copied) {
+	defer c.Done()
+	defer c.Result.Records.Release()
+	if !r.usable() || !r.machine.FollowsIn(c.LeaderEpoch) || c.FetchOffset != r.machine.LogEnd() {
+		return
+	}
+	if err := r.copyIn(c.Result); err != nil {
+		r.fail(err)
+	}
+}
+
+func (r *Replica) copyIn(res *storage.FetchPartitionResult) error {
+	if res.Diverging.Epoch >= 0 || res.Diverging.EndOffset >= 0 {
+		return r.cut(res.Diverging)
+	}
+	if err := r.appendCopied(&res.Records); err != nil {
+		return err
+	}
+	if end := r.log.LogEndOffset(); end != r.machine.LogEnd() || res.HighWatermark > r.machine.HighWatermark() {
+		r.apply(time.Now(), r.machine.Followed(end, res.HighWatermark))
+	}
+	if start := res.LogStartOffset; start > r.machine.LogStart() && start <= r.machine.LogEnd() {
+		if err := r.log.SetLogStartOffset(start); err != nil {
+			return fmt.Errorf("move log start: %w", err)
+		}
+		r.startMoved()
+	}
+	return nil
+}
+
+// appendCopied writes records as they came. Those of a leader in the same process are regions of its files.
+func (r *Replica) appendCopied(records *storage.Records) error {
+	n := records.Len()
+	if n == 0 {
+		return nil
+	}
+	buffers := records.Buffers
+	if len(records.Files) > 0 {
+		data, err := records.ReadAll()
+		if err != nil {
+			return nil // the leader's file, not ours: the next fetch tries again
+		}
+		buffers = mem.BufferSlice{mem.SliceBuffer(data)}
+	}
+	if err := r.log.AppendAsFollower(buffers); err != nil {
+		return fmt.Errorf("append copied records: %w", err)
+	}
+	r.env.Metrics.ReplicationBytesIn.Add(int64(n))
+	return nil
+}
+
+// cut removes what the leader does not have.
+func (r *Replica) cut(leader storage.EpochEndOffset) error {
+	local := r.log.EndOffsetForEpoch(leader.Epoch)
+	to := r.machine.TruncateTo(leader, local, local.Epoch >= 0)
+	r.env.Logger.Info("cut the log to what the leader has", "partition", r.String(), "from", r.machine.LogEnd(), "to", to,
+		"leader_epoch", leader.Epoch, "leader_end", leader.EndOffset)
+	r.env.Metrics.Truncations.Add(1)
+	if to < r.log.LogStartOffset() {
+		return r.restartAt(to)
+	}
+	if err := r.log.TruncateTo(to); err != nil {
+		return fmt.Errorf("truncate to %d: %w", to, err)
+	}
+	out := r.machine.Truncated(r.log.LogEndOffset())
+	r.log.SetHighWatermark(r.machine.HighWatermark())
+	r.apply(time.Now(), out)
+	return nil
+}
+
+// restartAt empties the log: it has nothing in common with the leader's.
+func (r *Replica) restartAt(offset int64) error {
+	if err := r.log.TruncateFullyAndStartAt(offset); err != nil {
+		return fmt.Errorf("start anew at %d: %w", offset, err)
+	}
+	out := r.machine.Restarted(offset)
+	r.log.SetHighWatermark(offset)
+	r.apply(time.Now(), out)
+	return nil
+}
+
+// Rejoin brings a follower whose offset the leader does not have back to the leader's log, of which start and end are
+// given. It returns when that is done.
+//
+// A leader that ends earlier was elected out of the ISR: what is beyond goes. A leader that begins later has deleted what
+// this follower would need next, so there is nothing to keep.
+func (r *Replica) Rejoin(leaderEpoch int32, start, end int64) {
+	r.Do(func() {
+		if !r.usable() || !r.machine.FollowsIn(leaderEpoch) {
+			return
+		}
+		var err error
+		switch own := r.machine.LogEnd(); {
+		case end < own && end >= r.machine.LogStart():
+			err = r.cut(storage.EpochEndOffset{Epoch: -1, EndOffset: end})
+		case start > own || end < own:
+			r.env.Logger.Info("log starts anew where the leader's begins", "partition", r.String(), "own_end", own, "start", start)
+			err = r.restartAt(start)
+		}
+		if err != nil {
+			r.fail(err)
+		}
+	})
+}

@@ -1,0 +1,118 @@
+package replica
+
+import (
+	storagev1 "chancery/proto/storage/v1"
+	"chancery/services/kafka/errcode"
+	"chancery/services/storage"
+)
+
+// The special positions that ListOffsets knows.
+const (
+	latest                = -1
+	earliest              = -2
+	maxTimestamp          = -3
+	earliestLocal         = -4
+	latestTiered          = -5
+	earliestPendingUpload = -6
+)
+
+// Replica ids of ListOffsets: ordinary clients, and debugging ones, which may ask followers and see everything.
+const (
+	clientReplicaID    = -1
+	debuggingReplicaID = -2
+)
+
+// Offset is the answer to one question of ListOffsets.
+type Offset struct {
+	Code        errcode.Code
+	Timestamp   int64
+	Offset      int64
+	LeaderEpoch int32
+}
+
+func noOffset(code errcode.Code) Offset {
+	return Offset{Code: code, Timestamp: -1, Offset: -1, LeaderEpoch: -1}
+}
+
+// FindOffset answers one question of ListOffsets.
+func (r *Replica) FindOffset(req *storagev1.ListOffsetsRequest, q *storagev1.ListOffsetsPartition) Offset {
+	if q.GetLogEnd() {
+		return r.logEnd(q)
+	}
+	v := r.View()
+	replica := req.GetReplicaId()
+	if code := v.Check(q.GetCurrentLeaderEpoch(), replica != debuggingReplicaID); code != errcode.None {
+		return noOffset(code)
+	}
+	bound, lagging := ToLogEnd, false
+	if replica == clientReplicaID {
+		bound = ToHighWatermark
+		if int8(req.GetIsolation()) == storage.ReadCommitted {
+			bound = ToLastStable
+		}
+		// A new leader does not know yet how much of what earlier leaders had is committed. An offset below what a client
+		// has already seen would send it back in time.
+		lagging = v.Leads() && v.EpochStart > v.HighWatermark
+	}
+	end := v.End(bound)
+	switch t := q.GetTimestamp(); t {
+	case latest:
+		if lagging {
+			return noOffset(errcode.OffsetNotAvailable)
+		}
+		return Offset{Timestamp: -1, Offset: end, LeaderEpoch: v.LeaderEpoch}
+	case earliest, earliestLocal:
+		return Offset{Timestamp: -1, Offset: v.LogStart, LeaderEpoch: r.firstEpoch(v)}
+	case latestTiered, earliestPendingUpload:
+		return noOffset(errcode.None)
+	case maxTimestamp:
+		found, ok, err := r.log.OffsetOfMaxTimestamp()
+		return r.searched(found, ok, err, end, lagging)
+	default:
+		if t < 0 {
+			return noOffset(errcode.UnsupportedVersion)
+		}
+		found, ok, err := r.log.OffsetForTimestamp(t)
+		return r.searched(found, ok, err, end, lagging)
+	}
+}
+
+// firstEpoch is the epoch of the log's first offset; of an empty log it is the one that begins there.
+func (r *Replica) firstEpoch(v *View) int32 { return r.log.EpochForOffset(v.LogStart) }
+
+// searched is the answer of a search. What is found beyond the reader's bound does not exist for it.
+func (r *Replica) searched(found TimestampOffset, ok bool, err error, end int64, lagging bool) Offset {
+	switch {
+	case err != nil:
+		r.env.Logger.Error("cannot search the log", "partition", r.String(), "error", err)
+		return noOffset(errcode.KafkaStorageError)
+	case ok && found.Offset < end:
+		return Offset{Timestamp: found.Timestamp, Offset: found.Offset, LeaderEpoch: found.LeaderEpoch}
+	case lagging:
+		return noOffset(errcode.OffsetNotAvailable)
+	}
+	return noOffset(errcode.None)
+}
+
+// logEnd is the end of the leader's log, in turn with the appends: when it is known, no append of an older shard epoch than
+// that of the node's image can come before it any more.
+func (r *Replica) logEnd(q *storagev1.ListOffsetsPartition) Offset {
+	var out Offset
+	r.Do(func() {
+		v := r.View()
+		if code := v.Check(q.GetCurrentLeaderEpoch(), true); code != errcode.None {
+			out = noOffset(code)
+			return
+		}
+		out = Offset{Timestamp: -1, Offset: r.machine.LogEnd(), LeaderEpoch: r.machine.LeaderEpoch()}
+	})
+	return out
+}
+
+// EpochEnd answers OffsetForLeaderEpoch.
+func (r *Replica) EpochEnd(currentLeaderEpoch, epoch int32) (storage.EpochEndOffset, errcode.Code) {
+	if code := r.View().Check(currentLeaderEpoch, true); code != errcode.None {
+		return storage.NoDivergence, code
+	}
+	return r.log.EndOffsetForEpoch(epoch), errcode.None
+}

@@ -1,0 +1,405 @@
+package replica
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"chancery/services/kafka/configdef"
+	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/recordbatch"
+	"chancery/services/kafka/uuid"
+	"chancery/services/metadata"
+	"chancery/storaged/internal/logdir"
+	"chancery/storaged/internal/partition"
+)
+
+// Key names a replica.
+type Key struct {
+	TopicID   uuid.UUID
+	Partition int32
+}
+
+// Host is the node around the replicas. Its methods are called from the loops of replicas and must not wait for one.
+type Host interface {
+	// AlterPartition sends a proposal to the controller; the outcome goes to Altered or AlterFailed.
+	AlterPartition(r *Replica, p *partition.AlterPartition)
+	// StartFetching makes a follower copy from a leader, StopFetching ends it.
+	StartFetching(r *Replica, from partition.FetchFrom)
+	StopFetching(r *Replica)
+	// LogFailed says that a replica's log directory does not work.
+	LogFailed(d *logdir.Dir, err error)
+}
+
+// Env is what all replicas of a node share.
+type Env struct {
+	Host    Host
+	Machine partition.Config
+	Codecs  *recordbatch.Codecs
+	// HeaderOnly is record.validation=header.
+	HeaderOnly bool
+	// Image is the newest metadata image that the node has applied.
+	Image   func() metadata.Reader
+	Metrics *Metrics
+	Logger  *slog.Logger
+}
+
+// Replica is one replica.
+type Replica struct {
+	key   Key
+	topic string
+	env   *Env
+	dir   *logdir.Dir
+	// shards is the kind of shards whose state the topic holds; 0 for ordinary topics.
+	shards metadata.ShardKind
+
+	view    atomic.Pointer[View]
+	waiters waitList
+	box     mailbox
+	reports fetchReports
+
+	// The rest belongs to the loop, but for log, which never changes and can be read by all.
+	log     Log
+	machine *partition.Partition
+	config  *configdef.Topic
+	rules   recordbatch.Rules
+	failed  bool
+	closed  bool
+	staged  []stagedAppend
+	batches []recordbatch.Batch
+	acks    []waitingAck
+	deletes []waitingDelete
+}
+
+// Options is what a replica is made of.
+type Options struct {
+	Key    Key
+	Topic  string
+	Dir    *logdir.Dir
+	Config *configdef.Topic
+	// Log is open; nil for a replica that is out of reach, because its directory does not work.
+	Log           Log
+	HighWatermark int64
+	// Shards is the kind of coordinator shards that the topic holds; 0 for ordinary topics.
+	Shards metadata.ShardKind
+}
+
+// New makes a replica without a role.
+func New(env *Env, o Options) *Replica {
+	r := &Replica{key: o.Key, topic: o.Topic, env: env, dir: o.Dir, log: o.Log, config: o.Config, shards: o.Shards, failed: o.Log == nil}
+	var start, end int64
+	if o.Log != nil {
+		start, end = o.Log.LogStartOffset(), o.Log.LogEndOffset()
+	}
+	r.machine = partition.New(&env.Machine, start, o.HighWatermark, end)
+	if o.Log != nil {
+		o.Log.SetHighWatermark(r.machine.HighWatermark())
+	}
+	r.makeRules()
+	r.publish()
+	return r
+}
+
+// Key names the replica.
+func (r *Replica) Key() Key { return r.key }
+
+// Topic is the topic's name.
+func (r *Replica) Topic() string { return r.topic }
+
+// Dir is the replica's log directory; nil when it is not known.
+func (r *Replica) Dir() *logdir.Dir { return r.dir }
+
+// View is the present state.
+func (r *Replica) View() *View { return r.view.Load() }
+
+// Log is for readers; nil when the replica is out of reach.
+func (r *Replica) Log() LogReader {
+	if r.log == nil {
+		return nil
+	}
+	return r.log
+}
+
+// Producers are the producers that the log knows.
+func (r *Replica) Producers() []Producer { return r.log.ActiveProducers() }
+
+func (r *Replica) String() string { return fmt.Sprintf("%s-%d", r.topic, r.key.Partition) }
+
+// Apply takes a registration of the partition in. done is called when the replica has its role.
+func (r *Replica) Apply(self int32, reg *metadata.Partition, done func()) {
+	r.post(event{do: func() {
+		defer done()
+		if r.closed || r.failed {
+			return
+		}
+		before := *r.View()
+		var out partition.Effects
+		now := time.Now()
+		if reg.Leader == self {
+			out = r.machine.BecomeLeader(now, reg, r.config.MinInsyncReplicas)
+		} else {
+			out = r.machine.BecomeFollower(reg)
+		}
+		r.apply(now, out)
+		if v := r.View(); v.LeaderEpoch != before.LeaderEpoch || v.Role != before.Role {
+			r.env.Logger.Info("replica has a new role", "partition", r.String(), "leader", v.Leader, "epoch", v.LeaderEpoch,
+				"leads", v.Leads(), "log_end", v.LogEnd, "high_watermark", v.HighWatermark)
+		}
+	}})
+}
+
+// Configure changes the topic's configs.
+func (r *Replica) Configure(c *configdef.Topic) {
+	r.post(event{do: func() {
+		r.config = c
+		r.makeRules()
+		if r.usable() {
+			r.log.SetConfig(c)
+			now := time.Now()
+			r.apply(now, r.machine.SetMinISR(now, c.MinInsyncReplicas))
+		}
+	}})
+}
+
+// BrokersChanged says that the image has news about storage nodes.
+func (r *Replica) BrokersChanged() {
+	r.post(event{do: func() {
+		now := time.Now()
+		r.apply(now, r.machine.BrokersChanged(now))
+	}})
+}
+
+// Tick looks for followers that lag.
+func (r *Replica) Tick() {
+	r.post(event{do: func() {
+		now := time.Now()
+		r.apply(now, r.machine.Tick(now))
+	}})
+}
+
+// Altered brings the controller's agreement.
+func (r *Replica) Altered(p *partition.AlterPartition, a partition.Altered) {
+	r.post(event{do: func() {
+		now := time.Now()
+		r.apply(now, r.machine.AlterPartitionDone(now, p, a))
+	}})
+}
+
+// AlterFailed brings the controller's refusal, or the failure to reach it.
+func (r *Replica) AlterFailed(p *partition.AlterPartition, code errcode.Code) {
+	r.env.Metrics.FailedISRUpdates.Add(1)
+	r.post(event{do: func() { r.apply(time.Now(), r.machine.AlterPartitionFailed(p, code)) }})
+}
+
+// usable says whether the log may be written to.
+func (r *Replica) usable() bool { return r.log != nil && !r.failed && !r.closed }
+
+// apply carries out what the machine asks for, in the order that partition.Effects gives.
+func (r *Replica) apply(now time.Time, out partition.Effects) {
+	if out.AssignEpoch != nil {
+		if err := r.log.AssignEpochStart(out.AssignEpoch.Epoch, out.AssignEpoch.Offset); err != nil {
+			r.fail(fmt.Errorf("note leader epoch: %w", err))
+			return
+		}
+	}
+	if out.StopFetching {
+		r.env.Host.StopFetching(r)
+	}
+	if out.Fetch != nil {
+		r.env.Host.StartFetching(r, *out.Fetch)
+	}
+	if out.HighWatermarkMoved {
+		r.log.SetHighWatermark(r.machine.HighWatermark())
+	}
+	r.publish()
+	if out.HighWatermarkMoved {
+		r.acknowledge()
+	}
+	if out.FailAcks != errcode.None {
+		r.failWaiting(out.FailAcks)
+	}
+	if out.ISRChanged {
+		r.noteISR()
+	}
+	if out.AlterPartition != nil {
+		r.env.Host.AlterPartition(r, out.AlterPartition)
+	}
+	if out.LowWatermarkMoved || out.LookAgain {
+		r.finishDeletes()
+	}
+}
+
+// noteISR counts and logs a change of the ISR.
+func (r *Replica) noteISR() {
+	v := r.View()
+	grown := len(v.ISR) > r.reports.isrSize
+	if grown {
+		r.env.Metrics.ISRExpands.Add(1)
+	} else {
+		r.env.Metrics.ISRShrinks.Add(1)
+	}
+	r.reports.isrSize = len(v.ISR)
+	r.env.Logger.Info("in-sync replicas changed", "partition", r.String(), "isr", v.ISR, "partition_epoch", v.PartitionEpoch)
+}
+
+// fail takes the replica out of service because its log does not work.
+func (r *Replica) fail(err error) {
+	if r.failed {
+		return
+	}
+	r.env.Host.LogFailed(r.dir, fmt.Errorf("replica %s: %w", r, err))
+	r.goOffline()
+}
+
+// GoOffline says that the replica's log directory has failed.
+func (r *Replica) GoOffline() { r.post(event{do: r.goOffline}) }
+
+func (r *Replica) goOffline() {
+	if r.failed {
+		return
+	}
+	r.failed = true
+	out := r.machine.GoOffline(errcode.KafkaStorageError)
+	r.apply(time.Now(), out)
+	r.failWaiting(errcode.KafkaStorageError)
+}
+
+// Close ends the replica's work: waiting requests are answered, and the log is flushed and closed, or deleted.
+func (r *Replica) Close(remove bool) error {
+	var err error
+	r.Do(func() {
+		if r.closed {
+			return
+		}
+		code := errcode.NotLeaderOrFollower
+		if remove {
+			code = errcode.UnknownTopicOrPartition
+		}
+		r.apply(time.Now(), r.machine.GoOffline(code))
+		r.failWaiting(code)
+		usable := r.usable()
+		r.closed = true
+		switch {
+		case !usable:
+		case remove:
+			err = r.log.Delete()
+		default:
+			err = r.log.Close()
+		}
+	})
+	return err
+}
+
+// Retain deletes what the topic's retention allows, forgets producers that are gone, and flushes what is due.
+func (r *Replica) Retain(now time.Time) {
+	r.Do(func() {
+		if !r.usable() {
+			return
+		}
+		r.log.ExpireProducers(now)
+		moved, err := r.log.DeleteRetired(now)
+		if err != nil {
+			r.fail(fmt.Errorf("retention: %w", err))
+			return
+		}
+		if moved {
+			r.startMoved()
+		}
+	})
+}
+
+// startMoved takes in that the log begins at a later offset.
+func (r *Replica) startMoved() {
+	r.machine.LogStartMoved(r.log.LogStartOffset())
+	r.apply(time.Now(), partition.Effects{LowWatermarkMoved: true})
+}
+
+// FlushDue makes the log durable when that is due.
+func (r *Replica) FlushDue(now time.Time) {
+	r.Do(func() {
+		if !r.usable() {
+			return
+		}
+		if err := r.log.FlushDue(now); err != nil {
+			r.fail(fmt.Errorf("flush: %w", err))
+		}
+	})
+}
+
+// Readable gives the in-sync replicas that hold an offset, with their log ends; this one is among them.
+func (r *Replica) Readable(offset int64) map[int32]int64 {
+	out := map[int32]int64{}
+	r.Do(func() {
+		if r.machine.Role() != partition.Leading {
+			return
+		}
+		r.machine.Readable(offset, func(id int32, end int64, _ time.Time) { out[id] = end })
+		out[r.env.Machine.Self] = r.machine.LogEnd()
+	})
+	return out
+}
+
+// forget drops what the loop keeps between events, so that an idle replica is small. It runs while the mailbox is locked.
+func (r *Replica) forget() {
+	r.staged, r.batches = nil, nil
+	if len(r.acks) == 0 {
+		r.acks = nil
+	}
+}
+
+// fetchReports are the newest fetches of followers that the loop has been told of, so that fetches that say nothing new
+// need no event.
+type fetchReports struct {
+	mu      sync.Mutex
+	entries []fetchReport
+	// isrSize is the ISR's size when it last changed; the loop's.
+	isrSize int
+}
+
+type fetchReport struct {
+	replica     int32
+	brokerEpoch int64
+	leaderEpoch int32
+	offset      int64
+	logStart    int64
+	caughtUp    bool
+	at          time.Time
+}
+
+// reportEvery bounds how old the time of a follower's last fetch may be, which its lag is measured from.
+const reportEvery = time.Second
+
+// Fetched says that a follower has fetched.
+func (r *Replica) Fetched(f partition.FollowerFetch) {
+	n := fetchReport{f.Replica, f.BrokerEpoch, f.LeaderEpoch, f.FetchOffset, f.LogStart, f.FetchOffset >= f.LeaderEnd, f.At}
+	l := &r.reports
+	l.mu.Lock()
+	i := slices.IndexFunc(l.entries, func(e fetchReport) bool { return e.replica == f.Replica })
+	if i < 0 {
+		l.entries = append(l.entries, n)
+	} else {
+		old := l.entries[i]
+		sameBut := n
+		sameBut.at = old.at
+		if old == sameBut && n.caughtUp && f.At.Sub(old.at) < reportEvery {
+			l.mu.Unlock()
+			return
+		}
+		l.entries[i] = n
+	}
+	l.mu.Unlock()
+	r.post(event{fetched: f, hasFetched: true})
+}
+
+func (r *Replica) followerFetched(f partition.FollowerFetch) {
+	now := time.Now()
+	before := r.machine.HighWatermark()
+	out := r.machine.FollowerFetched(now, f)
+	if !out.HighWatermarkMoved && out.AlterPartition == nil && !out.LowWatermarkMoved && before == r.machine.HighWatermark() {
+		return
+	}
+	r.apply(now, out)
+}
