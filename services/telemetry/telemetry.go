@@ -66,18 +66,19 @@ func (m *Metrics) Handler() http.Handler {
 // Shutdown ends the meter provider.
 func (m *Metrics) Shutdown(ctx context.Context) error { return m.provider.Shutdown(ctx) }
 
-// NewLogger makes a logger that writes lines of text, or of JSON, from a level on: debug, info, warn or error.
-func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
+// NewLogger makes a logger that writes lines of text, or of JSON, from a level on: debug, info, warn or error. The level may
+// be changed while the process runs.
+func NewLogger(w io.Writer, level, format string) (*slog.Logger, *slog.LevelVar, error) {
+	l := new(slog.LevelVar)
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)
+		return nil, nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)
 	}
 	options := &slog.HandlerOptions{Level: l}
 	switch strings.ToLower(format) {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
+		return slog.New(slog.NewTextHandler(w, options)), l, nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		return slog.New(slog.NewJSONHandler(w, options)), l, nil
 	}
-	return nil, fmt.Errorf("log format %q: want text or json", format)
+	return nil, nil, fmt.Errorf("log format %q: want text or json", format)
 }

@@ -148,7 +148,7 @@ func TestHistogramCountsAll(t *testing.T) {
 
 func TestLogger(t *testing.T) {
 	var out bytes.Buffer
-	log, err := NewLogger(&out, "warn", "json")
+	log, level, err := NewLogger(&out, "warn", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +157,12 @@ func TestLogger(t *testing.T) {
 	if s := out.String(); strings.Contains(s, "quiet") || !strings.Contains(s, `"msg":"loud","n":1`) {
 		t.Errorf("got %q", s)
 	}
+	level.Set(slog.LevelInfo)
+	if log.Info("heard"); !strings.Contains(out.String(), "heard") {
+		t.Error("the level cannot be changed")
+	}
 	for _, bad := range [][2]string{{"verbose", "text"}, {"info", "xml"}} {
-		if _, err := NewLogger(&out, bad[0], bad[1]); err == nil {
+		if _, _, err := NewLogger(&out, bad[0], bad[1]); err == nil {
 			t.Errorf("%v was accepted", bad)
 		}
 	}
