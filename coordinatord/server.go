@@ -222,7 +222,7 @@ func (s *Server) Failed() <-chan error { return nil }
 func (s *Server) Ready() error { return s.member.Ready() }
 
 // publish follows which shards are ours, and which topics are gone.
-func (s *Server) publish(_ context.Context, delta *metadata.Delta, image *metadata.Image) {
+func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *metadata.Image) {
 	s.image.Store(image)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +230,7 @@ func (s *Server) publish(_ context.Context, delta *metadata.Delta, image *metada
 		return
 	}
 	if s.assignmentChanged(delta, image) {
-		s.assign(image)
+		s.assign(ctx, image)
 	}
 	s.forgetTopics(delta)
 }
@@ -249,7 +249,7 @@ func (s *Server) assignmentChanged(delta *metadata.Delta, image *metadata.Image)
 }
 
 // assign starts the shards that are ours and ends the others. The topic itself may have been made anew.
-func (s *Server) assign(image *metadata.Image) {
+func (s *Server) assign(ctx context.Context, image *metadata.Image) {
 	wanted := map[int32]int32{} // epoch by shard
 	topic := image.TopicByName(internaltopic.ConsumerOffsets)
 	remade := topic == nil || topic.ID != s.topicID
@@ -273,8 +273,8 @@ func (s *Server) assign(image *metadata.Image) {
 			next = s.own(number, epoch, image)
 			delete(wanted, number)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), stopShardTimeout)
-		s.releaseLocked(ctx, o, func() {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopShardTimeout)
+		s.releaseLocked(stopCtx, o, func() {
 			cancel()
 			if next != nil {
 				s.run(next)

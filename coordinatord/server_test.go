@@ -232,7 +232,7 @@ func (c *cluster) start(id int32) *instance {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	name := string(rune('a' + id))
+	name := string('a' + id)
 	s.Register(c.local.Channel(name))
 	conn, err := dialer.Dial(transport.LocalAddress(name))
 	if err != nil {

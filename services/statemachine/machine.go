@@ -47,9 +47,15 @@ type Machine[C, R, A any] interface {
 	Rollback(now time.Time, records []R, reason errcode.Code, out *Effects[R, A])
 	// Loaded is called once, when the machine has been brought to the end of the log and is about to serve.
 	Loaded(now time.Time, out *Effects[R, A])
-	// Tick does what is due. Due is when Tick has to be called next; the zero time means never.
-	Tick(now time.Time, out *Effects[R, A])
+	Timers[R, A]
+}
+
+// Timers is the part of a machine that time drives.
+type Timers[R, A any] interface {
+	// Due is when Tick has to be called next; the zero time means never.
 	Due() time.Time
+	// Tick does what is due.
+	Tick(now time.Time, out *Effects[R, A])
 }
 
 // Codec turns records into bytes and back. It keeps no state.

@@ -132,14 +132,15 @@ func (n *fakeNode) Fetch(ctx context.Context, req *storage.FetchRequest) (*stora
 	return &storage.FetchResult{Partitions: []storage.FetchPartitionResult{r}}, nil
 }
 
-func batchOf(values ...string) []byte {
+func batchOf(t *testing.T, values ...string) []byte {
+	t.Helper()
 	b := recordbatch.NewBuilder(nil, recordbatch.NewOptions())
 	for _, v := range values {
 		b.Append(1, []byte("k"), []byte(v))
 	}
 	batch, err := b.Build()
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
 	return batch
 }
@@ -227,7 +228,7 @@ func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fakeNode{epoch: 3, maxFetch: 2}
 		for _, v := range []string{"a", "b", "c", "d", "e"} {
-			n.write(batchOf(v, v+v))
+			n.write(batchOf(t, v, v+v))
 		}
 		p, _ := newTestPartition(t, n)
 		values, offsets, end, err := loadAll(t.Context(), p)
@@ -243,8 +244,8 @@ func TestLoad(t *testing.T) {
 func TestLoadWaitsForTheHighWatermark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fakeNode{epoch: 3}
-		n.write(batchOf("a"))
-		n.write(batchOf("b"))
+		n.write(batchOf(t, "a"))
+		n.write(batchOf(t, "b"))
 		n.highWatermark = 1
 		n.onFetch = func(fetch int) {
 			if fetch == 5 {
@@ -263,10 +264,10 @@ func TestLoadFollowsTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := &fakeNode{epoch: 3, maxFetch: 1}, &fakeNode{epoch: -1}
 		for _, n := range []*fakeNode{first, second} {
-			n.write(batchOf("a"))
-			n.write(batchOf("b"))
+			n.write(batchOf(t, "a"))
+			n.write(batchOf(t, "b"))
 		}
-		second.write(batchOf("c"))
+		second.write(batchOf(t, "c"))
 		p, images := newTestPartition(t, first, second)
 		first.onFetch = func(fetch int) {
 			if fetch == 2 {
@@ -284,7 +285,7 @@ func TestLoadFollowsTheLeader(t *testing.T) {
 func TestLoadOfALogThatBeginsLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fakeNode{epoch: 3, start: 1, end: 1}
-		n.write(batchOf("b", "c"))
+		n.write(batchOf(t, "b", "c"))
 		p, _ := newTestPartition(t, n)
 		values, offsets, end, err := loadAll(t.Context(), p)
 		if err != nil || end != 3 || !slices.Equal(values, []string{"b", "c"}) || offsets[0] != 1 {
@@ -301,7 +302,7 @@ func TestLoadOfALogThatBeginsLater(t *testing.T) {
 func TestLoadRefusesWhatTheMachineRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fakeNode{epoch: 3}
-		n.write(batchOf("a"))
+		n.write(batchOf(t, "a"))
 		p, _ := newTestPartition(t, n)
 		broken := errors.New("broken")
 		_, err := p.Load(t.Context(), func(recordbatch.Header, *recordbatch.Record) error { return broken })
@@ -329,7 +330,7 @@ func appendTo(t *testing.T, p *Partition, end int64) (int64, error) {
 		err  error
 	}
 	results := make(chan result, 1)
-	p.Append(t.Context(), batchOf("x"), end, func(base int64, err error) { results <- result{base, err} })
+	p.Append(t.Context(), batchOf(t, "x"), end, func(base int64, err error) { results <- result{base, err} })
 	r := <-results
 	return r.base, r.err
 }
@@ -394,7 +395,7 @@ func TestShardOnAPartition(t *testing.T) {
 		}
 		// An append whose outcome is not known, and that is in the log.
 		n.mu.Lock()
-		n.write(batchOf("10"))
+		n.write(batchOf(t, "10"))
 		n.mu.Unlock()
 		if _, err := s.Do(t.Context(), add{by: 1}); errcode.Of(err) != errcode.CoordinatorNotAvailable {
 			t.Fatal(err)

@@ -43,7 +43,7 @@ func (m *Machine) Decide(now time.Time, t Ticket, c Command, out *Effects) {
 	case *Join:
 		m.join(now, t, c, out)
 	case *Sync:
-		m.sync(now, t, c, out)
+		m.sync(t, c, out)
 	case *Leave:
 		out.Answer(t, m.leave(now, c, out))
 	case *ListGroups:

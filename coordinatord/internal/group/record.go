@@ -72,11 +72,9 @@ func (Codec) Encode(dst []byte, r *Record) (out []byte, valueAt int, hasValue bo
 // Decode reads a record of the log. Records of other kinds of groups are skipped.
 func (Codec) Decode(batch recordbatch.Header, record *recordbatch.Record) (*Record, bool, error) {
 	if batch.IsControl() {
-		marker, err := recordbatch.ParseEndTxnMarker(record)
-		if err != nil {
-			return nil, false, nil // another kind of control record, which is none of a group's business
-		}
-		return &Record{kind: transactionRecord, producerID: batch.ProducerID(), commit: marker.Type == recordbatch.Commit}, true, nil
+		kind, err := recordbatch.ControlTypeOf(record.Key)
+		ends := err == nil && (kind == recordbatch.Commit || kind == recordbatch.Abort)
+		return &Record{kind: transactionRecord, producerID: batch.ProducerID(), commit: kind == recordbatch.Commit}, ends, err
 	}
 	decoded, err := grouprecord.Decode(record.Key, record.Value)
 	if errors.Is(err, grouprecord.ErrUnknownType) {

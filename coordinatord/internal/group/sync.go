@@ -37,7 +37,7 @@ func (m *Machine) answerSync(mem *member, r *kmsg.SyncGroupResponse, out *Effect
 	return true
 }
 
-func (m *Machine) sync(now time.Time, t Ticket, c *Sync, out *Effects) {
+func (m *Machine) sync(t Ticket, c *Sync, out *Effects) {
 	req := c.Request
 	g := m.find(req.Group)
 	if g == nil || g.state == empty {
