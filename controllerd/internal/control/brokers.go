@@ -2,6 +2,7 @@ package control
 
 import (
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -173,7 +174,10 @@ func (m *Manager) BrokerHeartbeat(req *kmsg.BrokerHeartbeatRequest) Decision {
 		d.Records = m.enter(next, b)
 	}
 	switch {
-	case next == stateFenced || next == stateStop:
+	case next == stateStop:
+		// Its session ends here, so that it can start again at once.
+		s.shutdown, s.heard = -1, time.Time{}
+	case next == stateFenced:
 		s.shutdown = -1
 	case next == stateLeaving && s.shutdown < 0:
 		s.shutdown = m.next + int64(len(d.Records)) - 1

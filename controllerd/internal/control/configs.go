@@ -143,7 +143,10 @@ func (m *Manager) alterConfigs(r resourceName, named int, alterations []configde
 			after[c.Name] = *c.Value
 		}
 	}
-	return records, m.checkConfigs(r, kind, after, current)
+	if err := m.checkConfigs(r, kind, after, current); err != nil {
+		return nil, err
+	}
+	return records, nil
 }
 
 // checkResource says whether there is such a resource, as far as a config of it must wait for that.

@@ -39,9 +39,8 @@ const (
 	// bootstrapDefragMegabytes is how much must be free in the store's file before a start gives it back.
 	bootstrapDefragMegabytes = 256
 
-	// handOver bounds how long a leader that closes tries to hand over to another voter: when all close together there is
-	// nobody who takes over.
-	handOver = 2 * time.Second
+	// handOver bounds how long a leader that closes tries to hand over to another voter.
+	handOver = 500 * time.Millisecond
 	// noAddress stands for the addresses of a voter that is alone and that nobody dials.
 	noAddress = "127.0.0.1:1"
 	// defragCheck is how often a member looks whether its store's file is nearly at the quota.
@@ -324,23 +323,36 @@ func (m *Member) close(ctx context.Context) error {
 	close(m.stop)
 	m.watchers.Wait()
 	_ = m.client.Close()
+	m.handOver()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
+		m.etcd.Server.HardStop()
 		m.etcd.Close()
 	}()
-	wait, cancel := context.WithTimeout(ctx, handOver)
-	defer cancel()
-	select {
-	case <-closed:
-		return nil
-	case <-wait.Done():
-	}
-	go m.etcd.Server.HardStop()
 	select {
 	case <-closed:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("end the member of the metadata quorum: %w", ctx.Err())
+	}
+}
+
+// handOver gives leadership to another voter, if this member has it and there is one that takes it in time: when all members
+// close together there is not.
+func (m *Member) handOver() {
+	if m.alone {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = m.etcd.Server.TryTransferLeadershipOnShutdown() // Without it the others elect one of them a little later.
+	}()
+	t := time.NewTimer(handOver)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
 	}
 }

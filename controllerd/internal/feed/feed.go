@@ -318,11 +318,9 @@ func (f *Feed) snapshotFor() (*encodedSnapshot, error) {
 func (f *Feed) begin(from int64, lastEpoch int32) (needSnapshot bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if from < f.start || from > f.nextLocked() {
+	// Only a snapshot names the cluster, so who starts from nothing gets one, be it empty.
+	if from <= 0 || from < f.start || from > f.nextLocked() {
 		return true
-	}
-	if from == 0 {
-		return false
 	}
 	i := f.findLocked(from)
 	if i < len(f.ring) && f.ring[i].base != from {
