@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"chancery/gateway/internal/handler"
 	"chancery/gateway/internal/routing"
@@ -56,16 +57,18 @@ type settings struct {
 	rack      string
 	listeners []endpoint
 	// advertised is by listener name; nil where none is set, and then it is what the listener says.
-	advertised map[string]endpoint
-	server     server.Config
-	handler    handler.Config
-	sessions   int
+	advertised      map[string]endpoint
+	server          server.Config
+	handler         handler.Config
+	sessions        int
+	sessionEviction time.Duration
 }
 
 func newSettings(c Config) (*settings, error) {
 	node := configdef.NewNode(c.Properties)
 	s := &settings{node: node, rack: node.String("broker.rack"), handler: handler.NewConfig(node)}
 	s.sessions = node.Int("max.incremental.fetch.session.cache.slots")
+	s.sessionEviction = node.Duration("min.incremental.fetch.session.eviction.ms")
 	if err := s.readListeners(); err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func New(config Config, deps Deps) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{config: config, settings: s, deps: deps, own: make(map[string]routing.Address), sessions: session.NewCache(s.sessions)}
+	g := &Gateway{config: config, settings: s, deps: deps, own: make(map[string]routing.Address), sessions: session.NewCache(s.sessions, s.sessionEviction)}
 	handlers := handler.New(s.handler, handler.Deps{
 		Image: deps.Image, Await: deps.Await, Storage: deps.Storage, Controller: deps.Controller, Coordinator: deps.Coordinator,
 		Addresses: routing.NewAddresses(g.own), Sessions: g.sessions, Messages: new(wire.Pool), Now: time.Now, Logger: deps.Logger,

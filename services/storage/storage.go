@@ -20,8 +20,8 @@ type Node interface {
 	// from any goroutine, and must not block. Requests that name the same partition are appended in the order of the
 	// calls. The node takes over req and the buffers of its records, and releases them when it needs them no more.
 	//
-	// The result comes when each partition has failed or reached what req.Acks asks for; with acks=0 it comes once the
-	// request has been taken.
+	// The result comes when each partition has failed or reached what req.Acks asks for. With acks=0 that is the local
+	// append, as with acks=1: nobody waits for the answer, but what the client asks next on its connection must see it.
 	Append(req *AppendRequest, done func(*AppendResult))
 
 	// Fetch reads from partitions that the node holds. It waits up to req.MaxWaitMs for req.MinBytes; a partition error

@@ -13,9 +13,9 @@ import (
 	"chancery/services/kafka/internaltopic"
 )
 
-// autoCreateWait bounds how long a Metadata request waits for the topics that it makes: usually they are there by then,
-// and the client's next request finds them.
-const autoCreateWait = time.Second
+// autoCreateGather is how long a topic's creation waits for others that are asked for at the same time. It is well below
+// the pause after which clients ask again, and then find the topic.
+const autoCreateGather = 50 * time.Millisecond
 
 // topicCreation knows which topics are being made because they were asked for, so that a thousand clients that ask for the
 // same one make the controller no work.
@@ -46,7 +46,8 @@ func (c *topicCreation) end(names []string) {
 	}
 }
 
-// createUnknown makes the topics that a Metadata response says are unknown.
+// createUnknown has the topics made that a Metadata response says are unknown. As in Kafka the response does not wait for
+// them.
 func (h *Handlers) createUnknown(ctx context.Context, r *Request, resp *kmsg.MetadataResponse) {
 	var names []string
 	for _, t := range resp.Topics {
@@ -54,36 +55,35 @@ func (h *Handlers) createUnknown(ctx context.Context, r *Request, resp *kmsg.Met
 			names = append(names, *t.Topic)
 		}
 	}
-	if len(names) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, autoCreateWait)
-	defer cancel()
-	h.createTopics(ctx, r, names)
+	h.startCreation(ctx, r, names, autoCreateGather)
 }
 
 // createTopics has the controller make topics with the settings that auto-creation gives them, internal topics with their
 // own, and returns when this gateway knows them, they failed, or ctx ends; the controller goes on in the last case.
 func (h *Handlers) createTopics(ctx context.Context, r *Request, names []string) {
-	names = h.creating.begin(names)
-	if len(names) == 0 {
-		return
-	}
-	done := make(chan struct{})
-	// The request is over when this returns, which may be before the topics are made.
-	r = &Request{ClientID: r.ClientID, Conn: r.Conn}
-	go func() {
-		defer close(done)
-		defer h.creating.end(names)
-		// The topics are wanted also when the client has gone meanwhile.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.config.RequestTimeout)
-		defer cancel()
-		h.createNow(ctx, r, names)
-	}()
 	select {
-	case <-done:
+	case <-h.startCreation(ctx, r, names, 0):
 	case <-ctx.Done():
 	}
+}
+
+// startCreation makes the topics that nobody is making yet, after a pause, and gives what is closed when it is done.
+func (h *Handlers) startCreation(ctx context.Context, r *Request, names []string, pause time.Duration) <-chan struct{} {
+	done := make(chan struct{})
+	if names = h.creating.begin(names); len(names) == 0 {
+		close(done)
+		return done
+	}
+	// The request is over before the topics are made; they are wanted also when the client has gone meanwhile.
+	r = &Request{ClientID: r.ClientID, Conn: r.Conn}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.config.RequestTimeout)
+	time.AfterFunc(pause, func() {
+		defer cancel()
+		defer close(done)
+		defer h.creating.end(names)
+		h.createNow(ctx, r, names)
+	})
+	return done
 }
 
 func (h *Handlers) createNow(ctx context.Context, r *Request, names []string) {

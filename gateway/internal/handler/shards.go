@@ -29,6 +29,9 @@ func shardTopicName(kind metadata.ShardKind) string {
 	}
 }
 
+// shardTopicWait bounds how long a request waits for the internal topic that it needs.
+const shardTopicWait = time.Second
+
 // shardTopic is the internal topic of a kind of shards, which is made when it is not there. It is nil when that takes
 // longer than a client should wait; it asks again.
 func (h *Handlers) shardTopic(ctx context.Context, r *Request, kind metadata.ShardKind) *metadata.Topic {
@@ -36,7 +39,7 @@ func (h *Handlers) shardTopic(ctx context.Context, r *Request, kind metadata.Sha
 	if t := h.Image().TopicByName(name); t != nil && len(t.Partitions) > 0 {
 		return t
 	}
-	ctx, cancel := context.WithTimeout(ctx, autoCreateWait)
+	ctx, cancel := context.WithTimeout(ctx, shardTopicWait)
 	defer cancel()
 	h.createTopics(ctx, r, []string{name})
 	if t := h.Image().TopicByName(name); t != nil && len(t.Partitions) > 0 {

@@ -178,3 +178,14 @@ func mix(h uint64) uint64 {
 func Spread(client Client, n int) int {
 	return int(mix(hashString(hashString(fnvOffset, client.ID), client.Host)) % uint64(n))
 }
+
+// Brokers gives the ids of the storage nodes that are not fenced, in order.
+func Brokers(img metadata.Reader) []int32 {
+	var ids []int32
+	for _, b := range img.Brokers() {
+		if !b.Fenced {
+			ids = append(ids, b.ID)
+		}
+	}
+	return ids
+}

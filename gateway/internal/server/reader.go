@@ -30,6 +30,8 @@ const (
 	decodedFactor = 8
 	// sizeLength is the size of the length in front of a frame.
 	sizeLength = 4
+	// keyLength is the size of the API key and version, with which a request begins.
+	keyLength = 4
 	// produceKey is the API whose requests get buffers of their own.
 	produceKey int16 = 0
 )
@@ -99,15 +101,18 @@ func newFrameReader(nc net.Conn) *frameReader {
 
 // next reads a frame. io.EOF means that the client has closed between two frames.
 func (r *frameReader) next(ctx context.Context) (frame, error) {
-	if err := r.fill(sizeLength + sizeLength); err != nil {
+	// The size is judged as soon as it is there: who sends nonsense may never send more.
+	if err := r.fill(sizeLength); err != nil {
 		return frame{}, err
 	}
-	head := (*r.chunk)[r.from:r.to]
-	size := int32(binary.BigEndian.Uint32(head))
+	size := int32(binary.BigEndian.Uint32((*r.chunk)[r.from:r.to]))
 	if size < wire.MinHeaderSize || size > r.max {
 		return frame{}, errFrameSize
 	}
-	key, _, _ := wire.PeekKey(head[sizeLength:])
+	if err := r.fill(sizeLength + sizeLength); err != nil {
+		return frame{}, err
+	}
+	key, _, _ := wire.PeekKey((*r.chunk)[r.from+sizeLength : r.to])
 	r.from += sizeLength
 	r.large = size >= largeFrame
 	cost := int64(size)

@@ -228,7 +228,7 @@ func (s *Server) remember(c *conn) bool {
 	}
 	if s.config.MaxAge > 0 {
 		// A tenth more or less, so that connections that came together do not go together.
-		c.expires = s.since() + s.config.MaxAge*time.Duration(90+rand.IntN(20))/100
+		c.expires = s.since() + s.config.MaxAge/100*time.Duration(90+rand.IntN(20))
 	}
 	s.conns[c] = struct{}{}
 	s.perIP[c.ip]++

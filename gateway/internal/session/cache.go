@@ -8,14 +8,13 @@ import (
 	"chancery/services/kafka/errcode"
 )
 
-// evictAfter is how long a session must be unused before any other may take its place, and how old it must be
-// before a larger one may.
-const evictAfter = 2 * time.Minute
-
 // Cache holds the sessions of a gateway, up to a limit. Its mutex guards the map, the order of use and the fields of
 // sessions that say so; it is never taken while a session's own is held.
 type Cache struct {
 	limit int
+	// evictAfter is how long a session must be unused before any other may take its place, and how old it must be before
+	// a larger one may.
+	evictAfter time.Duration
 
 	mu       sync.Mutex
 	sessions map[int32]*session
@@ -25,9 +24,10 @@ type Cache struct {
 	evictions  int64
 }
 
-// NewCache makes a cache for at most limit sessions; with none, every fetch is without a session.
-func NewCache(limit int) *Cache {
-	c := &Cache{limit: limit, sessions: make(map[int32]*session)}
+// NewCache makes a cache for at most limit sessions; with none, every fetch is without a session. A session keeps its
+// place for evictAfter at least.
+func NewCache(limit int, evictAfter time.Duration) *Cache {
+	c := &Cache{limit: limit, evictAfter: evictAfter, sessions: make(map[int32]*session)}
 	c.order.older, c.order.newer = &c.order, &c.order
 	return c
 }
@@ -115,10 +115,10 @@ func (c *Cache) evict(now time.Time, size int) bool {
 	if victim == &c.order {
 		return false
 	}
-	if now.Sub(victim.lastUsed) <= evictAfter {
+	if now.Sub(victim.lastUsed) <= c.evictAfter {
 		victim = nil
 		for _, s := range c.sessions {
-			if now.Sub(s.created) > evictAfter && (victim == nil || s.size < victim.size || s.size == victim.size && s.id < victim.id) {
+			if now.Sub(s.created) > c.evictAfter && (victim == nil || s.size < victim.size || s.size == victim.size && s.id < victim.id) {
 				victim = s
 			}
 		}

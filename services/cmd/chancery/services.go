@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -93,11 +94,23 @@ func run(c *cobra.Command, target app.Target, settings *config.Settings, dir str
 	if err != nil {
 		return err
 	}
+	warnWithoutEffect(logger, settings)
 	options := app.Options{Target: target, Settings: settings, Version: version, Logger: logger, LogLevel: level}
 	return app.Run(c.Context(), options, func(p *app.Process) {
 		// A closed standard output is no reason to end.
 		_, _ = fmt.Fprintln(c.OutOrStdout(), readyLine(target, p, dir))
 	})
+}
+
+// warnWithoutEffect says loudly which settings for access control are taken but not obeyed: nobody should believe to be
+// protected who is not.
+func warnWithoutEffect(logger *slog.Logger, settings *config.Settings) {
+	for _, key := range []string{"authorizer.class.name", "super.users", "delegation.token.secret.key"} {
+		if v, ok := settings.Get(key); ok && v != "" {
+			logger.Warn("this setting has no effect: access control is not available in this version, and every client may do everything",
+				"key", key, "where", settings.Where(key))
+		}
+	}
 }
 
 // readyLine says where the process can be reached.

@@ -130,6 +130,8 @@ var brokerConfigsLToR = table{
 		Doc: "Metric detail."},
 	{Name: "metrics.sample.window.ms", Type: Long, Default: "30000", Valid: atLeast(1), Importance: Low, Mode: ReadOnly,
 		Doc: "Length of a metric sample."},
+	{Name: "min.incremental.fetch.session.eviction.ms", Type: Long, Default: "120000", Valid: atLeast(0), Importance: Medium, Mode: ReadOnly, Own: true,
+		Doc: "How long a fetch session must be unused before another may take its place."},
 	{Name: "min.insync.replicas", Type: Int, Default: "1", Valid: atLeast(1), Importance: High, Mode: ClusterWide,
 		Doc: "Server default of min.insync.replicas."},
 	{Name: "node.id", Type: Int, DefaultKind: Required, Valid: atLeast(0), Importance: High, Mode: ReadOnly,

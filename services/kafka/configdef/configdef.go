@@ -220,10 +220,13 @@ var mechanismConfigs = []string{
 // pluginPrefixes begin the names of configs that are handed on to plug-ins as they are.
 var pluginPrefixes = []string{"rlmm.config.", "rsm.config.", "remote.log.metadata.", "config.providers."}
 
+// pluginNames are the configs of Kafka's own authorizer, which are no broker configs.
+var pluginNames = []string{"super.users", "allow.everyone.if.no.acl.found"}
+
 // KnownBrokerName says whether a key may stand in a properties file: a broker config, one with a listener's prefix, or one
 // for a plug-in.
 func KnownBrokerName(name string) bool {
-	if Lookup(BrokerResource, name) != nil {
+	if Lookup(BrokerResource, name) != nil || slices.Contains(pluginNames, name) {
 		return true
 	}
 	for _, p := range pluginPrefixes {

@@ -24,21 +24,15 @@ func (n *Node) Append(req *storage.AppendRequest, done func(*storage.AppendResul
 		done(&storage.AppendResult{})
 		return
 	}
-	acks, timeout := req.Acks, time.Duration(req.TimeoutMs)*time.Millisecond
-	answer := done
-	if acks == storage.AcksNone {
-		answer = func(*storage.AppendResult) {}
-	}
-	op := replica.NewAppendOp(req, answer)
+	// The request belongs to the replicas from the moment when the last of them has its part.
+	acksAll, timeout := req.Acks == storage.AcksAll, time.Duration(req.TimeoutMs)*time.Millisecond
+	op := replica.NewAppendOp(req, done)
 	held := false
 	for i := range req.Partitions {
 		held = n.place(op, i) || held
 	}
-	if held || acks == storage.AcksAll {
+	if held || acksAll {
 		op.Watch(timeout)
-	}
-	if acks == storage.AcksNone {
-		done(&storage.AppendResult{})
 	}
 }
 
