@@ -255,3 +255,14 @@ func (n *Node) Handle(ctx context.Context, req *storagev1.HandleRequest) (*stora
 	}
 	return n.HandleFunc(ctx, req)
 }
+
+// Copy takes over what another node has, as a follower would.
+func (n *Node) Copy(from *Node) {
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k, l := range from.logs {
+		n.logs[k] = &partitionLog{batches: l.batches, next: l.next}
+	}
+}

@@ -368,9 +368,10 @@ func (c *conn) close() {
 	c.closed = true
 	c.changed.Broadcast()
 	c.mu.Unlock()
-	c.cancel()
-	// Whatever could still fail here has no one to be told.
+	// The socket first, so that nothing that the end of the context brings about is still sent. Whatever could fail here
+	// has no one to be told.
 	_ = c.nc.Close()
+	c.cancel()
 	c.s.forget(c)
 }
 
