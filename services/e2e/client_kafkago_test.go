@@ -16,8 +16,11 @@ type kafkaGo struct{}
 func (kafkaGo) name() string { return "kafka-go" }
 
 func (kafkaGo) produce(ctx context.Context, j produceJob) error {
+	// The library's default transport is one for the whole process, and would not know of the new topic for seconds.
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
 	w := &kafka.Writer{
-		Addr: kafka.TCP(j.bootstrap...), Topic: j.source.topic, Balancer: &kafka.Hash{},
+		Addr: kafka.TCP(j.bootstrap...), Transport: transport, Topic: j.source.topic, Balancer: &kafka.Hash{},
 		RequiredAcks: kafka.RequiredAcks(j.acks), BatchSize: 2000, BatchBytes: 512 << 10, BatchTimeout: 5 * time.Millisecond,
 		Compression: map[string]compress.Compression{"none": compress.None, "gzip": compress.Gzip, "snappy": compress.Snappy, "lz4": compress.Lz4, "zstd": compress.Zstd}[j.codec],
 		Completion: func(messages []kafka.Message, err error) {

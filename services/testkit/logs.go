@@ -18,7 +18,7 @@ const logTailBytes = 16 << 10
 func Logger(t testing.TB) *slog.Logger {
 	buffer := &logBuffer{}
 	showOnFailure(t, "log of the test's own process", buffer.String)
-	return slog.New(slog.NewTextHandler(buffer, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return slog.New(slog.NewTextHandler(buffer, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
 // logBuffer keeps the end of a log.
