@@ -90,7 +90,7 @@ func (s *Server) settings() control.Settings {
 	for _, v := range s.config.Voters {
 		settings.VoterIDs = append(settings.VoterIDs, v.ID)
 	}
-	if len(settings.VoterIDs) == 0 {
+	if len(settings.VoterIDs) == 0 && len(s.config.EtcdEndpoints) == 0 {
 		settings.VoterIDs = []int32{s.config.NodeID}
 	}
 	return settings

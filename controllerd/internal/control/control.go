@@ -27,7 +27,7 @@ type Settings struct {
 	Node *configdef.Node
 	// SessionTimeout is how long a member may be silent before it is fenced.
 	SessionTimeout time.Duration
-	// ControllerID is the id of this controller, VoterIDs those of all that can become active.
+	// ControllerID is the id of this controller, VoterIDs those of all that can become active; empty when nobody knows.
 	ControllerID int32
 	VoterIDs     []int32
 }

@@ -175,7 +175,7 @@ func (m *Manager) elrSafety() []metarecord.Record {
 func (m *Manager) RegisterController(req *kmsg.ControllerRegistrationRequest, trusted bool) Decision {
 	resp := kmsg.NewPtrControllerRegistrationResponse()
 	resp.Version = req.Version
-	if !trusted || !slices.Contains(m.settings.VoterIDs, req.ControllerID) {
+	if !trusted || len(m.settings.VoterIDs) > 0 && !slices.Contains(m.settings.VoterIDs, req.ControllerID) {
 		resp.ErrorCode, resp.ErrorMessage = fail(errcode.ClusterAuthorizationFailed.Err())
 		return Decision{Reply: resp}
 	}

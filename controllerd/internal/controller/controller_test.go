@@ -138,10 +138,10 @@ func TestEveryAnswerIsTrue(t *testing.T) {
 				}
 			})
 			mu.Lock()
-			pause, elect := random.IntN(2), random.IntN(20)
+			pause, elect, leader := random.IntN(2), random.IntN(20), random.Int32N(2)+1
 			mu.Unlock()
 			if elect == 0 {
-				store.Elect(int32(random.IntN(2) + 1))
+				store.Elect(leader)
 			}
 			if pause == 0 {
 				<-time.After(time.Millisecond)

@@ -135,6 +135,7 @@ func (e *External) decide(ctx context.Context) {
 		if err := e.beat(beatCtx, ""); err != nil && ctx.Err() == nil {
 			e.logger.Warn("sign of life to etcd", "error", err)
 		}
+		e.look(beatCtx)
 		cancel()
 		e.settle(time.Now())
 		select {
@@ -143,6 +144,29 @@ func (e *External) decide(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// look asks etcd for the claim. While the active controller is silent, only this shows that etcd is not.
+func (e *External) look(ctx context.Context) {
+	e.mu.Lock()
+	active := e.own != nil
+	e.mu.Unlock()
+	if active {
+		return
+	}
+	resp, err := e.client.Get(ctx, e.activeKey())
+	if err != nil {
+		return // The lack of contact is what it tells.
+	}
+	for _, kv := range resp.Kvs {
+		e.hear(kv.Value)
+	}
+	e.heard(func() {})
+}
+
+// sign takes note of a sign of life, or of a farewell.
+func (e *External) sign(value []byte) {
+	e.heard(func() { e.seen, e.released = time.Now(), string(value) == farewell })
 }
 
 // settle tells of a change of who should lead.
@@ -177,17 +201,23 @@ func (e *External) listen(ctx context.Context) {
 }
 
 func (e *External) listenOnce(ctx context.Context) error {
-	resp, err := e.client.Get(ctx, e.activeKey())
+	both := clientv3.WithRange(e.beatKey() + "\x00")
+	resp, err := e.client.Get(ctx, e.activeKey(), both)
 	if err != nil {
 		return err
 	}
-	e.heard(func() {})
 	for _, kv := range resp.Kvs {
-		e.hear(kv.Value)
+		if string(kv.Key) == e.activeKey() {
+			e.hear(kv.Value)
+		} else {
+			e.sign(kv.Value)
+		}
 	}
+	// Contact without a claim known means that there is none, so the claim comes first.
+	e.heard(func() {})
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	watch := e.client.Watch(ctx, e.activeKey(), clientv3.WithRange(e.beatKey()+"\x00"), clientv3.WithRev(resp.Header.Revision+1))
+	watch := e.client.Watch(ctx, e.activeKey(), both, clientv3.WithRev(resp.Header.Revision+1))
 	for resp := range watch {
 		if err := resp.Err(); err != nil {
 			return err
@@ -197,7 +227,7 @@ func (e *External) listenOnce(ctx context.Context) error {
 				e.hear(event.Kv.Value)
 				continue
 			}
-			e.heard(func() { e.seen, e.released = time.Now(), string(event.Kv.Value) == farewell })
+			e.sign(event.Kv.Value)
 		}
 	}
 	return ctx.Err()

@@ -100,7 +100,7 @@ func TestBegin(t *testing.T) {
 		epoch int32
 		want  bool
 	}{
-		{0, -1, false}, {2, 1, false}, {4, 1, false}, {6, 3, false},
+		{0, -1, true}, {2, 1, false}, {4, 1, false}, {6, 3, false},
 		{1, 1, true}, {2, 2, true}, {4, 3, true}, {6, 1, true}, {7, 3, true},
 	} {
 		if got := f.begin(c.from, c.epoch); got != c.want {
