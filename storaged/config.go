@@ -2,6 +2,8 @@ package storaged
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -15,7 +17,8 @@ import (
 // Config says who this node is. What Kafka calls broker configs comes as Properties.
 type Config struct {
 	NodeID int32
-	// ClusterID is the cluster that the node belongs to; empty takes the one in meta.properties, or else the controller's.
+	// ClusterID is the cluster that the node belongs to; empty takes the one in meta.properties, or else that of the
+	// metadata log.
 	ClusterID string
 	// LogDirs are the log directories (log.dirs); they are made where they do not exist.
 	LogDirs []string
@@ -23,8 +26,26 @@ type Config struct {
 	Rack string
 	// Endpoints are the addresses that the node is registered with. One must have the name metadata.GRPCEndpoint.
 	Endpoints []metadata.Endpoint
+	// Features are the feature levels that the node supports; nil means those of Kafka 4.4.
+	Features map[string]metadata.VersionRange
 	// Properties are the node's settings as given at start, by Kafka's names; what is missing has its default.
 	Properties map[string]string
+}
+
+// check says what is missing.
+func (c *Config) check() error {
+	if c.NodeID < 0 {
+		return fmt.Errorf("node.id is %d: want 0 or more", c.NodeID)
+	}
+	if len(c.LogDirs) == 0 {
+		return errors.New("log.dirs names no directory")
+	}
+	for _, e := range c.Endpoints {
+		if e.Name == metadata.GRPCEndpoint {
+			return nil
+		}
+	}
+	return fmt.Errorf("no endpoint named %s: other nodes could not reach this one", metadata.GRPCEndpoint)
 }
 
 // Metadata is the node's view of the metadata log; *metadata.Follower is one.
@@ -42,11 +63,13 @@ type Controller interface {
 
 // Deps is what the node works with.
 type Deps struct {
+	// Metadata is the node's follower of the metadata log. It acknowledges with the epoch that Server.BrokerEpoch gives.
 	Metadata   Metadata
 	Controller Controller
 	// Nodes gives other storage nodes by id.
 	Nodes func(id int32) (storage.Node, error)
 	Meter metric.Meter
-	// Logger is the node's; LogLevel, when it is set, is the level that a change of the broker-logger resource sets.
-	Logger *slog.Logger
+	// LogLevel is the level of Logger, which the broker-logger resource shows and alters; nil when it cannot be changed.
+	LogLevel *slog.LevelVar
+	Logger   *slog.Logger
 }

@@ -2,6 +2,12 @@
 //
 // It owns who copies what from where, and when to try again after a failure. It must never change a log: what a fetch brings
 // goes to the replica, which knows whether it still wants it.
+//
+// # Lanes
+//
+// A fetch costs something for each partition that it names, also for those without news. So partitions that have been quiet
+// for a while are asked for by a fetch of their own, which waits for long at the leader; the fetch for the busy ones, which
+// goes round without a pause, stays small. A quiet partition that has news moves over at once.
 package fetcher
 
 import (
@@ -22,9 +28,9 @@ type Config struct {
 	Epoch func() int64
 	// Nodes gives the leaders.
 	Nodes func(id int32) (storage.Node, error)
-	// MetadataOffset is that of the node's image.
+	// MetadataOffset is that of the node's newest image.
 	MetadataOffset func() int64
-	// Fetchers is how many fetches run at a time from one leader (num.replica.fetchers).
+	// Fetchers is how many fetches of busy partitions run at a time from one leader (num.replica.fetchers).
 	Fetchers int
 	// MaxWait, MinBytes, ResponseMaxBytes and PartitionMaxBytes are replica.fetch.wait.max.ms and so on.
 	MaxWait           time.Duration
@@ -38,9 +44,6 @@ type Config struct {
 	Metrics *replica.Metrics
 	Logger  *slog.Logger
 }
-
-// minBackoff is the pause after a first failure; it doubles with each further one.
-const minBackoff = 20 * time.Millisecond
 
 // Set is all the fetchers of a node. Its methods may be called from any goroutine and do not wait.
 type Set struct {
@@ -77,13 +80,11 @@ func (s *Set) Start(r *replica.Replica, from partition.FetchFrom) {
 	s.removeLocked(r.Key())
 	id := workerID{leader: from.Leader, index: spread(r.Key(), s.config.Fetchers)}
 	w := s.workers[id]
-	if w == nil || !w.add(r, from.LeaderEpoch) {
-		// There is none, or it has just ended for want of work.
-		w = newWorker(&s.config, from.Leader)
+	if w == nil {
+		w = newWorker(s, from.Leader)
 		s.workers[id] = w
-		w.add(r, from.LeaderEpoch)
-		s.done.Go(func() { w.run(s.ctx) })
 	}
+	w.add(r, from.LeaderEpoch)
 	s.placed[r.Key()] = w
 }
 

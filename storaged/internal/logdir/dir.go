@@ -3,15 +3,17 @@ package logdir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"chancery/services/kafka/uuid"
+	"chancery/services/vfs"
+	"chancery/storaged/internal/log"
 )
 
 // Dir is one log directory. Its methods may be called from any goroutine.
@@ -121,19 +123,9 @@ func (d *Dir) Err() error {
 // Fail takes the directory offline and says whether this was the first failure.
 func (d *Dir) Fail(err error) bool { return d.failure.CompareAndSwap(nil, &err) }
 
-// ReplicaPath is the directory of a replica.
-func (d *Dir) ReplicaPath(r Replica) string {
-	return d.file(r.Topic + "-" + strconv.Itoa(int(r.Partition)))
-}
-
-// Checkpointed gives what was checkpointed for a replica when the directory was opened; high watermark and recovery point
-// are 0, log start -1, where nothing was.
+// Checkpointed gives what was checkpointed for a replica when the directory was opened; 0 where nothing was.
 func (d *Dir) Checkpointed(r Replica) (highWatermark, recoveryPoint, logStart int64) {
-	logStart = -1
-	if s, ok := d.logStarts[r]; ok {
-		logStart = s
-	}
-	return d.highWatermarks[r], d.recoveryPoints[r], logStart
+	return d.highWatermarks[r], d.recoveryPoints[r], d.logStarts[r]
 }
 
 // Write replaces a checkpoint. A failure takes the directory offline.
@@ -187,27 +179,16 @@ func (d *Dir) list() (replicas []Found, deleted []string, err error) {
 			deleted = append(deleted, d.file(name))
 			continue
 		}
-		r, ok := parseName(name)
+		topic, partition, ok := log.ParseDirName(name)
 		if !ok {
 			continue // something that is not ours, such as lost+found
 		}
-		id, err := topicID(d.file(name))
-		if err != nil {
+		id, err := log.ReadTopicID(vfs.OS{}, d.file(name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, err
 		}
+		r := Replica{Topic: topic, Partition: partition}
 		replicas = append(replicas, Found{Replica: r, TopicID: id, Path: d.file(name)})
 	}
 	return replicas, deleted, nil
-}
-
-func parseName(name string) (Replica, bool) {
-	at := strings.LastIndexByte(name, '-')
-	if at <= 0 {
-		return Replica{}, false
-	}
-	partition, err := strconv.ParseUint(name[at+1:], 10, 31)
-	if err != nil || strconv.Itoa(int(partition)) != name[at+1:] {
-		return Replica{}, false
-	}
-	return Replica{Topic: name[:at], Partition: int32(partition)}, true
 }

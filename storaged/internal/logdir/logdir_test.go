@@ -135,7 +135,7 @@ func TestReplicasOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := "version: 0\ntopic_id: " + id.String() + "\n"
-		if err := os.WriteFile(filepath.Join(dir, name, metadataFile), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name, "partition.metadata"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

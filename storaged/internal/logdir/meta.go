@@ -19,8 +19,6 @@ const (
 	metaFile          = "meta.properties"
 	cleanShutdownFile = ".kafka_cleanshutdown"
 	lockFile          = ".lock"
-	// metadataFile is the one file of a replica's directory that is read here: it says which topic id the name stands for.
-	metadataFile = "partition.metadata"
 )
 
 // noEpoch is the broker epoch of a node whose last stop was not clean.
@@ -122,21 +120,4 @@ func writeCleanShutdown(dir string, epoch int64) error {
 		return err
 	}
 	return writeAtomically(filepath.Join(dir, cleanShutdownFile), data)
-}
-
-// topicID reads the topic id of a replica's directory; zero when it does not say.
-func topicID(dir string) (uuid.UUID, error) {
-	data, err := os.ReadFile(filepath.Join(dir, metadataFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return uuid.Zero, nil
-	}
-	if err != nil {
-		return uuid.Zero, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if id, ok := strings.CutPrefix(line, "topic_id:"); ok {
-			return uuid.Parse(strings.TrimSpace(id))
-		}
-	}
-	return uuid.Zero, fmt.Errorf("%s of %s has no topic_id", metadataFile, dir)
 }

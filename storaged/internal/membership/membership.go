@@ -29,8 +29,10 @@ const (
 	// retryBase and retryMax are the pauses after failures.
 	retryBase = 50 * time.Millisecond
 	retryMax  = 2 * time.Second
-	// leavePause is the pause between heartbeats while the controller moves leaders away.
-	leavePause = 100 * time.Millisecond
+	// leavePause is the pause between heartbeats while the controller moves leaders away. A controller that has not answered
+	// for leavePatience is not waited for: the whole cluster may be stopping.
+	leavePause    = 100 * time.Millisecond
+	leavePatience = 5 * time.Second
 )
 
 // Controller sends requests to the active controller.
@@ -57,8 +59,9 @@ type Config struct {
 	PreviousEpoch int64
 	// Applied is the metadata offset that the node has applied.
 	Applied func() int64
-	// Registered is called with each new epoch.
+	// Registered is called with each new epoch, Fatal when the controller will never take this node.
 	Registered func(epoch int64)
+	Fatal      func(error)
 	// Interval is that of heartbeats (broker.heartbeat.interval.ms).
 	Interval time.Duration
 	Logger   *slog.Logger
@@ -72,7 +75,8 @@ type Member struct {
 	nudge chan struct{}
 	stop  context.CancelFunc
 	done  chan struct{}
-	fatal chan error
+	// silentSince is since when the controller has not answered a node that wants to leave; run's.
+	silentSince time.Time
 
 	mu       sync.Mutex
 	epoch    int64
@@ -87,7 +91,7 @@ type Member struct {
 func New(c Config, controller Controller) *Member {
 	return &Member{
 		config: c, controller: controller, nudge: make(chan struct{}, 1), done: make(chan struct{}),
-		fatal: make(chan error, 1), epoch: -1, fenced: true, changed: make(chan struct{}),
+		epoch: -1, fenced: true, changed: make(chan struct{}),
 	}
 }
 
@@ -103,9 +107,6 @@ func (m *Member) Stop() {
 	m.stop()
 	<-m.done
 }
-
-// Failed tells that the controller will never take this node.
-func (m *Member) Failed() <-chan error { return m.fatal }
 
 // Epoch is the node's epoch; -1 while it is not registered.
 func (m *Member) Epoch() int64 {
@@ -198,7 +199,7 @@ func (m *Member) register(ctx context.Context) bool {
 			m.config.Registered(epoch)
 			return true
 		case errcode.Of(err) == errcode.InconsistentClusterId:
-			m.fatal <- fmt.Errorf("register storage node %d: %w", m.config.NodeID, err)
+			m.config.Fatal(fmt.Errorf("register storage node %d: %w", m.config.NodeID, err))
 			return false
 		case ctx.Err() == nil:
 			m.config.Logger.Warn("cannot register yet", "error", err)
@@ -303,11 +304,25 @@ func (m *Member) beat(ctx context.Context) bool {
 	wait := m.config.Interval
 	if leaving {
 		wait = leavePause
+		m.giveUp(err)
 	} else if err != nil {
 		wait = min(retryMax, m.config.Interval)
 	}
 	m.pause(ctx, wait)
 	return ctx.Err() == nil
+}
+
+// giveUp ends the wish to leave in order when the controller has been silent for long. It is run's.
+func (m *Member) giveUp(err error) {
+	switch {
+	case err == nil:
+		m.silentSince = time.Time{}
+	case m.silentSince.IsZero():
+		m.silentSince = time.Now()
+	case time.Since(m.silentSince) >= leavePatience:
+		m.config.Logger.Warn("leaving without the controller, which does not answer", "error", err)
+		m.update(func() { m.released = true })
+	}
 }
 
 func (m *Member) heard(r *kmsg.BrokerHeartbeatResponse) {

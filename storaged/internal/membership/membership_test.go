@@ -93,6 +93,7 @@ func start(t *testing.T) *fixture {
 			return f.applied
 		},
 		Registered: func(int64) {},
+		Fatal:      func(err error) { t.Error(err) },
 		Interval:   2 * time.Second,
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}, f.controller)
@@ -171,6 +172,22 @@ func TestLeavesWhenTheControllerLetsIt(t *testing.T) {
 		f.controller.set(func() { f.controller.mustWait = 1000 })
 		if err := f.member.Leave(ctx); err != nil {
 			t.Fatal("once let go, a member stays let go")
+		}
+	})
+}
+
+func TestLeavesWithoutAControllerAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		f.apply(100)
+		synctest.Wait()
+		f.controller.set(func() { f.controller.down = true })
+		begin := time.Now()
+		if err := f.member.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took < leavePatience || took > 2*leavePatience {
+			t.Fatalf("took %v", took)
 		}
 	})
 }

@@ -24,15 +24,15 @@ import (
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/storage"
+	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
-	"chancery/storaged/internal/memlog"
 	"chancery/storaged/internal/node"
 	"chancery/storaged/internal/replica"
 )
 
 // cluster is some nodes in one process with a model of the controller.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	props map[string]string
 
 	mu    sync.Mutex
@@ -40,7 +40,7 @@ type cluster struct {
 	// cut are the nodes that no other node reaches.
 	cut    map[int32]bool
 	epochs map[int32]int64
-	logs   map[string]*memlog.Log
+	logs   map[string]*log.Log
 	dirs   map[int32]string
 	// refuse is what AlterPartition fails with; 0 for nothing.
 	refuse errcode.Code
@@ -53,10 +53,14 @@ type cluster struct {
 	image      *metadata.Image
 }
 
-func newCluster(t *testing.T, nodes int, props map[string]string) *cluster {
+func newBenchCluster(b *testing.B, nodes int) *cluster {
+	return newCluster(b, nodes, map[string]string{"message.timestamp.before.max.ms": "9223372036854775807"})
+}
+
+func newCluster(t testing.TB, nodes int, props map[string]string) *cluster {
 	c := &cluster{
 		t: t, props: map[string]string{}, nodes: map[int32]*node.Node{}, cut: map[int32]bool{}, epochs: map[int32]int64{},
-		logs: map[string]*memlog.Log{}, dirs: map[int32]string{}, image: metadata.Empty("test-cluster"),
+		logs: map[string]*log.Log{}, dirs: map[int32]string{}, image: metadata.Empty("test-cluster"),
 	}
 	for k, v := range props {
 		c.props[k] = v
@@ -86,7 +90,7 @@ func (c *cluster) start(id int32) *node.Node {
 		Epoch:           func() int64 { return c.epoch(id) },
 		Nodes:           func(to int32) (storage.Node, error) { return c.reach(id, to) },
 		Controller:      c,
-		OpenLog:         func(o node.LogOptions) (replica.Log, error) { return c.log(id, o), nil },
+		OpenLog:         func(o log.Options) (replica.Log, error) { return c.log(id, o) },
 		DirectoryFailed: func() {}, Fatal: func(error) {}, Applied: func() {},
 		Logger: quiet(),
 	})
@@ -130,14 +134,16 @@ func (c *cluster) reach(from, to int32) (storage.Node, error) {
 	return nil, errcode.BrokerNotAvailable.Err()
 }
 
-func (c *cluster) log(id int32, o node.LogOptions) *memlog.Log {
+// log opens a log on disk and remembers it, so that tests can look into it.
+func (c *cluster) log(id int32, o log.Options) (replica.Log, error) {
+	l, err := log.Open(o)
+	if err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := fmt.Sprintf("%d/%s/%d", id, o.TopicID, o.Partition)
-	if c.logs[name] == nil {
-		c.logs[name] = memlog.New()
-	}
-	return c.logs[name]
+	c.logs[fmt.Sprintf("%d/%s/%d", id, o.TopicID, o.Partition)] = l
+	return l, nil
 }
 
 func (c *cluster) node(id int32) *node.Node {
@@ -332,7 +338,7 @@ func fetch(t *testing.T, n *node.Node, req *storage.FetchRequest) storage.FetchP
 }
 
 // values reads the records of a result.
-func values(t *testing.T, r storage.FetchPartitionResult) []string {
+func values(t testing.TB, r storage.FetchPartitionResult) []string {
 	t.Helper()
 	data, err := r.Records.ReadAll()
 	if err != nil {
@@ -354,7 +360,7 @@ func (c *cluster) everything(id int32, topic uuid.UUID) []string {
 	c.mu.Lock()
 	l := c.logs[fmt.Sprintf("%d/%s/0", id, topic)]
 	c.mu.Unlock()
-	records, err := l.Read(0, 1<<30, l.LogEndOffset(), true)
+	records, err := l.Read(l.LogStartOffset(), 1<<30, l.LogEndOffset(), true)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"chancery/services/metadata"
 	"chancery/services/storage"
 	"chancery/storaged/internal/fetcher"
+	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/partition"
 	"chancery/storaged/internal/replica"
@@ -26,22 +27,6 @@ import (
 // Controller sends requests to the active controller.
 type Controller interface {
 	Request(ctx context.Context, req kmsg.Request, from controllerclient.Sender) (kmsg.Response, error)
-}
-
-// LogOptions says which log to open.
-type LogOptions struct {
-	Dir       string
-	Topic     string
-	Partition int32
-	TopicID   uuid.UUID
-	Config    *configdef.Topic
-	Node      *configdef.Node
-	// RecoveryPoint and LogStart are what was checkpointed; LogStart is -1 for nothing.
-	RecoveryPoint int64
-	LogStart      int64
-	// Clean says that the last stop was clean, so that nothing has to be recovered.
-	Clean  bool
-	Logger *slog.Logger
 }
 
 // Options is what a node is made of.
@@ -55,7 +40,8 @@ type Options struct {
 	Epoch      func() int64
 	Nodes      func(id int32) (storage.Node, error)
 	Controller Controller
-	OpenLog    func(LogOptions) (replica.Log, error)
+	// OpenLog opens a replica's log; nil opens the one on disk.
+	OpenLog func(log.Options) (replica.Log, error)
 	// DirectoryFailed is told when a log directory has gone offline, Fatal when there is none left.
 	DirectoryFailed func()
 	Fatal           func(error)
@@ -84,9 +70,11 @@ type Node struct {
 
 	publishing publishing
 	fetchers   *fetcher.Set
+	flushes    *flusher
 	isr        *isrSender
 	places     *placeSender
 	waiting    waitingCounts
+	pools      *log.Pools
 
 	stopping chan struct{}
 	tasks    sync.WaitGroup
@@ -109,8 +97,11 @@ const rackAwareSelector = "org.apache.kafka.common.replica.RackAwareReplicaSelec
 
 // New makes a node without replicas.
 func New(o Options) *Node {
+	if o.OpenLog == nil {
+		o.OpenLog = openLog
+	}
 	n := &Node{
-		o: o, metrics: &replica.Metrics{}, replicas: map[replica.Key]*replica.Replica{}, stopping: make(chan struct{}),
+		o: o, metrics: &replica.Metrics{}, replicas: map[replica.Key]*replica.Replica{}, stopping: make(chan struct{}), pools: &log.Pools{},
 		rackAware: o.Static.String("replica.selector.class") == rackAwareSelector,
 	}
 	empty := metadata.Empty(o.Dirs.ClusterID())
@@ -148,6 +139,7 @@ func New(o Options) *Node {
 		Metrics:           n.metrics,
 		Logger:            o.Logger,
 	})
+	n.flushes = newFlusher()
 	n.isr = newISRSender(n)
 	n.places = newPlaceSender(n)
 	return n
@@ -169,6 +161,7 @@ func (n *Node) Stop() error {
 	n.fetchers.Close()
 	n.isr.close()
 	n.places.close()
+	n.flushes.close()
 	all := n.all()
 	// The high watermarks go first: they are what a crash in the middle of closing would miss most.
 	n.checkpointHighWatermarks()
@@ -180,6 +173,14 @@ func (n *Node) Stop() error {
 	})
 	n.checkpointLogs()
 	return errors.Join(errs...)
+}
+
+func openLog(o log.Options) (replica.Log, error) {
+	l, err := log.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // brokerState is what the newest image says about a storage node.

@@ -12,6 +12,7 @@ import (
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
+	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/replica"
 )
@@ -242,19 +243,24 @@ func (n *Node) openReplica(o opening, config *configdef.Topic, cordoned []uuid.U
 	highWatermark, recoveryPoint, logStart := at.Dir.Checkpointed(name)
 	if at.New {
 		// What was checkpointed belonged to an earlier replica of that name.
-		highWatermark, recoveryPoint, logStart = 0, 0, -1
+		highWatermark, recoveryPoint, logStart = 0, 0, 0
 	}
-	log, err := n.o.OpenLog(LogOptions{
-		Dir: at.Dir.ReplicaPath(name), Topic: name.Topic, Partition: name.Partition, TopicID: o.topic.ID,
-		Config: config, Node: n.config.Load(), RecoveryPoint: recoveryPoint, LogStart: logStart,
-		Clean: at.Dir.Clean(), Logger: n.o.Logger,
+	// The log tells of a new segment only when the replica writes to it, which it does not do before it has been made.
+	var r *replica.Replica
+	opened, err := n.o.OpenLog(log.Options{
+		Dir: at.Dir.Path(), Topic: name.Topic, Partition: name.Partition, TopicID: o.topic.ID, Config: config,
+		LogStartOffset: logStart, RecoveryPoint: recoveryPoint, CleanShutdown: at.Dir.Clean(),
+		ProducerIDExpiration: n.config.Load().Duration("producer.id.expiration.ms"),
+		Codecs:               n.env.Codecs, Pools: n.pools, Logger: n.o.Logger,
+		Rolled: func() { n.flushes.add(r) },
 	})
 	if err != nil {
 		n.LogFailed(at.Dir, err)
 		return replica.New(n.env, options)
 	}
-	options.Log, options.HighWatermark = log, highWatermark
-	return replica.New(n.env, options)
+	options.Log, options.HighWatermark = opened, highWatermark
+	r = replica.New(n.env, options)
+	return r
 }
 
 // assignedDir is the log directory that the controller has for this node's replica.

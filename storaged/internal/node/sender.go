@@ -74,6 +74,40 @@ func (b *batcher) pause(d time.Duration) bool {
 	}
 }
 
+// flusher makes logs durable in which a segment has ended, beside the appends to the next one.
+type flusher struct {
+	batcher
+	pending map[*replica.Replica]struct{}
+}
+
+func newFlusher() *flusher {
+	return &flusher{batcher: newBatcher(), pending: map[*replica.Replica]struct{}{}}
+}
+
+func (f *flusher) add(r *replica.Replica) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pending[r] = struct{}{}
+	f.wake(f.run)
+}
+
+func (f *flusher) run() {
+	for {
+		f.mu.Lock()
+		batch := f.pending
+		if len(batch) == 0 || f.ctx.Err() != nil {
+			f.active = false
+			f.mu.Unlock()
+			return
+		}
+		f.pending = map[*replica.Replica]struct{}{}
+		f.mu.Unlock()
+		for r := range batch {
+			r.Flush()
+		}
+	}
+}
+
 // isrSender sends the ISR changes of all replicas to the controller.
 type isrSender struct {
 	batcher

@@ -91,8 +91,8 @@ func (w *checkpointWriter) recoveryPoints() {
 // logStarts leaves out logs whose start is known from their first segment.
 func (w *checkpointWriter) logStarts() {
 	w.write(logdir.LogStartFile, func(r *replica.Replica) (int64, bool) {
-		start := r.Log().LogStartOffset()
-		return start, start > r.Log().FirstSegmentOffset()
+		start, segments := r.Log().LogStartOffset(), r.Log().Segments()
+		return start, len(segments) == 0 || start > segments[0].BaseOffset
 	})
 }
 

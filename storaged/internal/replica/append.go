@@ -10,6 +10,7 @@ import (
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/storage"
+	"chancery/storaged/internal/log"
 )
 
 const (
@@ -120,8 +121,7 @@ func (r *Replica) appendAll(events []event) {
 func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok bool) {
 	req := a.op.req
 	r.env.Metrics.ProducePartitions.Add(1)
-	acksAll := req.Acks == storage.AcksAll
-	if err := r.admit(req, acksAll); err != nil {
+	if err := r.admit(req); err != nil {
 		r.refuse(a, err)
 		return 0, false
 	}
@@ -137,49 +137,23 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 		return 0, false
 	}
 	h := r.batches[last].Header()
-	if h.HasProducerID() {
-		// The log knows what a producer has written only after the write, so a second batch of the same producer waits for
-		// the first one's.
-		if r.producerStaged(h.ProducerID(), last) {
-			batch := r.batches[last]
-			r.batches = r.batches[:last]
-			r.write(now)
-			if !r.usable() {
-				r.refuse(a, errcode.KafkaStorageError.Err())
-				return 0, false
-			}
-			r.batches = append(r.batches, batch)
-			last, next = 0, r.machine.LogEnd()
-			h = r.batches[last].Header()
-		}
-		if done := r.checkProducer(a, h, acksAll); done {
-			r.batches = r.batches[:last]
-			return 0, false
-		}
-	}
 	h.SetBaseOffset(next)
 	h.SetLeaderEpoch(r.machine.LeaderEpoch())
+	if h.HasProducerID() && r.settledByProducer(now, a, h) {
+		return 0, false
+	}
 	r.staged = append(r.staged, stagedAppend{a, appendResult{next, r.batches[last].LogAppendTimeMs, r.machine.LogStart()}})
 	r.env.Metrics.BytesIn.Add(int64(h.Size()))
 	r.env.Metrics.MessagesIn.Add(int64(h.Count()))
 	return h.Size(), true
 }
 
-func (r *Replica) producerStaged(id int64, before int) bool {
-	for i := range r.batches[:before] {
-		if r.batches[i].Header().ProducerID() == id {
-			return true
-		}
-	}
-	return false
-}
-
 // admit checks what does not depend on the batch.
-func (r *Replica) admit(req *storage.AppendRequest, acksAll bool) error {
+func (r *Replica) admit(req *storage.AppendRequest) error {
 	if r.failed {
 		return errcode.KafkaStorageError.Err()
 	}
-	if code := r.machine.CheckAppend(acksAll); code != errcode.None {
+	if code := r.machine.CheckAppend(req.Acks == storage.AcksAll); code != errcode.None {
 		return code.Err()
 	}
 	if req.WriterEpoch == storage.NoWriterEpoch {
@@ -209,34 +183,47 @@ func (r *Replica) admitWriter(req *storage.AppendRequest) error {
 	return nil
 }
 
-// checkProducer judges a producer's batch; true when the append is settled or waits for an earlier write of the same batch.
-func (r *Replica) checkProducer(a appendEvent, h recordbatch.Header, acksAll bool) bool {
+// settledByProducer judges the batch that was staged last by what its producer has written before. True means that it is not
+// to be written: the append was refused, or repeats an earlier one.
+func (r *Replica) settledByProducer(now time.Time, a appendEvent, h recordbatch.Header) bool {
+	dup, err := r.checkProducer(a, h)
+	if err == nil && !dup.Found {
+		return false
+	}
+	last := len(r.batches) - 1
+	r.batches = r.batches[:last]
+	if err != nil {
+		r.refuse(a, err)
+		return true
+	}
+	a.op.free(a.index)
+	if dup.LastOffset >= r.machine.LogEnd() {
+		// It repeats one that is still to be written.
+		r.write(now)
+	}
+	// Kafka answers a repeated batch with its largest timestamp as the time of the append, whatever the topic's type.
+	res := appendResult{dup.BaseOffset, dup.TimestampMs, r.machine.LogStart()}
+	switch {
+	case dup.LastOffset >= r.machine.LogEnd():
+		a.op.settle(a.index, func(p *storage.PartitionAppendResult) { p.Error, p.OutcomeUnknown = errcode.KafkaStorageError, true })
+	case a.op.req.Acks == storage.AcksAll && dup.LastOffset >= r.machine.HighWatermark():
+		r.await(waitingAck{a, dup.LastOffset + 1, res})
+	default:
+		a.settle(res)
+	}
+	return true
+}
+
+func (r *Replica) checkProducer(a appendEvent, h recordbatch.Header) (log.Duplicate, error) {
 	origin := r.rules.Origin
 	if h.IsTransactional() && origin == recordbatch.FromClient && !r.log.InTransaction(h.ProducerID()) {
 		code := errcode.InvalidTxnState
 		if a.op.req.APIVersion >= abortableVersion {
 			code = errcode.TransactionAbortable
 		}
-		r.refuse(a, code.Errorf("Partition was not added to the transaction"))
-		return true
+		return log.Duplicate{}, code.Errorf("Partition was not added to the transaction")
 	}
-	dup, err := r.log.CheckProducer(h, origin)
-	if err != nil {
-		r.refuse(a, err)
-		return true
-	}
-	if !dup.Found {
-		return false
-	}
-	a.op.free(a.index)
-	// Kafka answers a repeated batch with its largest timestamp as the time of the append, whatever the topic's type.
-	res := appendResult{dup.BaseOffset, dup.TimestampMs, r.machine.LogStart()}
-	if acksAll && dup.LastOffset >= r.machine.HighWatermark() {
-		r.await(waitingAck{a, dup.LastOffset + 1, res})
-	} else {
-		a.settle(res)
-	}
-	return true
+	return r.log.CheckProducer(h, origin)
 }
 
 // write writes what is staged and answers, or lets wait, what was written.
@@ -354,6 +341,10 @@ func (r *Replica) refuse(a appendEvent, err error) {
 		p.Error, p.Leader = code, leader
 		p.ErrorMessage = text
 		if invalid == nil {
+			// As Kafka does, what the log itself refuses comes with the log's start.
+			if refusedByLog(code) {
+				p.LogStartOffset = r.machine.LogStart()
+			}
 			return
 		}
 		for _, e := range invalid.Records {
@@ -363,4 +354,15 @@ func (r *Replica) refuse(a appendEvent, err error) {
 			p.LogStartOffset = r.machine.LogStart()
 		}
 	})
+}
+
+// refusedByLog says whether a code without a fault in the batch itself means that the log looked at the batch: its
+// producer's state does not allow it.
+func refusedByLog(code errcode.Code) bool {
+	switch code {
+	case errcode.OutOfOrderSequenceNumber, errcode.InvalidProducerEpoch, errcode.UnknownProducerId, errcode.InvalidTxnState,
+		errcode.TransactionAbortable, errcode.DuplicateSequenceNumber:
+		return true
+	}
+	return false
 }

@@ -21,6 +21,13 @@ type Copied struct {
 	Done func()
 }
 
+// News says whether a fetch brought anything that the replica does not have: most partitions of most fetches have not.
+func (r *Replica) News(res *storage.FetchPartitionResult) bool {
+	v := r.View()
+	return res.Records.Len() > 0 || res.Diverging != storage.NoDivergence ||
+		min(res.HighWatermark, v.LogEnd) > v.HighWatermark || res.LogStartOffset > v.LogStart
+}
+
 // TakeCopied gives a follower what its fetch brought.
 func (r *Replica) TakeCopied(c *Copied) { r.post(event{copied: c}) }
 
@@ -30,16 +37,17 @@ func (r *Replica) takeCopied(c *Copied) {
 	if !r.usable() || !r.machine.FollowsIn(c.LeaderEpoch) || c.FetchOffset != r.machine.LogEnd() {
 		return
 	}
-	if err := r.copyIn(c.Result); err != nil {
+	if err := r.copyIn(c); err != nil {
 		r.fail(err)
 	}
 }
 
-func (r *Replica) copyIn(res *storage.FetchPartitionResult) error {
-	if res.Diverging.Epoch >= 0 || res.Diverging.EndOffset >= 0 {
+func (r *Replica) copyIn(c *Copied) error {
+	res := c.Result
+	if res.Diverging != storage.NoDivergence {
 		return r.cut(res.Diverging)
 	}
-	if err := r.appendCopied(&res.Records); err != nil {
+	if err := r.appendCopied(c); err != nil {
 		return err
 	}
 	if end := r.log.LogEndOffset(); end != r.machine.LogEnd() || res.HighWatermark > r.machine.HighWatermark() {
@@ -55,7 +63,8 @@ func (r *Replica) copyIn(res *storage.FetchPartitionResult) error {
 }
 
 // appendCopied writes records as they came. Those of a leader in the same process are regions of its files.
-func (r *Replica) appendCopied(records *storage.Records) error {
+func (r *Replica) appendCopied(c *Copied) error {
+	records := &c.Result.Records
 	n := records.Len()
 	if n == 0 {
 		return nil
@@ -68,7 +77,7 @@ func (r *Replica) appendCopied(records *storage.Records) error {
 		}
 		buffers = mem.BufferSlice{mem.SliceBuffer(data)}
 	}
-	if err := r.log.AppendAsFollower(buffers); err != nil {
+	if err := r.log.AppendAsFollowerOf(buffers, c.LeaderEpoch); err != nil {
 		return fmt.Errorf("append copied records: %w", err)
 	}
 	r.env.Metrics.ReplicationBytesIn.Add(int64(n))

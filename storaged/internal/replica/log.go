@@ -8,9 +8,10 @@ import (
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/storage"
+	"chancery/storaged/internal/log"
 )
 
-// Log is a replica's log on disk. The methods of LogReader may be called from any goroutine, the others by the replica's
+// Log is a replica's log; *log.Log is one on disk. The methods of LogReader may be called from any goroutine, the others by the replica's
 // loop only.
 type Log interface {
 	LogReader
@@ -18,8 +19,9 @@ type Log interface {
 
 	// Append writes batches whose headers have been stamped with offsets and epoch, in one write where it can.
 	Append(batches []recordbatch.Batch) error
-	// AppendAsFollower writes what was copied from a leader, with the offsets that are in it.
-	AppendAsFollower(records mem.BufferSlice) error
+	// AppendAsFollowerOf writes what was copied from a leader, with the offsets that are in it, up to the first batch of an
+	// epoch above the leader's.
+	AppendAsFollowerOf(records mem.BufferSlice, leaderEpoch int32) error
 	// AssignEpochStart notes where a leader epoch begins.
 	AssignEpochStart(epoch int32, offset int64) error
 	// TruncateTo removes everything from an offset on.
@@ -33,12 +35,11 @@ type Log interface {
 	SetHighWatermark(offset int64)
 	// DeleteRetired deletes segments by time and size, and says whether the log start moved.
 	DeleteRetired(now time.Time) (bool, error)
-	// Flush makes everything durable; FlushDue does when flush.ms have passed since the last time.
-	Flush() error
-	FlushDue(now time.Time) error
 	SetConfig(c *configdef.Topic)
-	// Close ends the use of the log; Delete also removes it from disk.
+	// Close makes everything durable and ends the use of the log; Abandon only ends it, and Delete also removes the log
+	// from disk.
 	Close() error
+	Abandon()
 	Delete() error
 }
 
@@ -50,8 +51,11 @@ type LogReader interface {
 	LastStableOffset() int64
 	// RecoveryPoint is the offset below which everything is durable.
 	RecoveryPoint() int64
-	// FirstSegmentOffset is the offset that the oldest segment is named by.
-	FirstSegmentOffset() int64
+	// Segments are all segments, the oldest first.
+	Segments() []log.SegmentInfo
+	// Flush makes everything durable that is in the log; LastFlush is when it was called last.
+	Flush() error
+	LastFlush() time.Time
 	// LatestEpoch is the newest leader epoch in the log; -1 for none.
 	LatestEpoch() int32
 	// EndOffsetForEpoch gives the largest epoch that is not above the given one, and its end; NoDivergence when unknown.
@@ -64,47 +68,24 @@ type LogReader interface {
 	// AbortedTransactions are those that a reader of [from, to) has to skip.
 	AbortedTransactions(from, to int64) ([]storage.AbortedTransaction, error)
 	// OffsetForTimestamp finds the first record with a timestamp that is not smaller; false when there is none.
-	OffsetForTimestamp(timestamp int64) (TimestampOffset, bool, error)
+	OffsetForTimestamp(timestamp int64) (log.TimestampOffset, bool, error)
 	// OffsetOfMaxTimestamp finds the record with the largest timestamp; false when there is none.
-	OffsetOfMaxTimestamp() (TimestampOffset, bool, error)
+	OffsetOfMaxTimestamp() (log.TimestampOffset, bool, error)
 	// Size is the size of the segments in bytes.
 	Size() int64
 }
 
 // LogProducers is what a log knows of the producers that wrote to it.
 type LogProducers interface {
-	// CheckProducer judges a batch with a producer id. It gives the batch that it repeats, or an error with the code for
-	// the producer.
-	CheckProducer(h recordbatch.Header, origin recordbatch.Origin) (Duplicate, error)
+	// CheckProducer judges a batch with a producer id and the offset that it will have. It gives the batch that it repeats,
+	// or an error with the code for the producer. What passes counts as written for those that follow, until a batch at the
+	// log's end is checked.
+	CheckProducer(h recordbatch.Header, origin recordbatch.Origin) (log.Duplicate, error)
 	// InTransaction says whether the producer has a transaction open in the partition.
 	InTransaction(producerID int64) bool
-	ActiveProducers() []Producer
+	ActiveProducers() []log.Producer
 	// ExpireProducers forgets producers that have not written for the time set.
 	ExpireProducers(now time.Time)
 }
 
-// TimestampOffset is a record's place and time.
-type TimestampOffset struct {
-	Timestamp   int64
-	Offset      int64
-	LeaderEpoch int32
-}
-
-// Duplicate is the batch that a producer sends again.
-type Duplicate struct {
-	Found       bool
-	BaseOffset  int64
-	LastOffset  int64
-	TimestampMs int64
-}
-
-// Producer is the state of a producer, for DescribeProducers.
-type Producer struct {
-	ID               int64
-	Epoch            int16
-	LastSequence     int32
-	LastTimestampMs  int64
-	CoordinatorEpoch int32
-	// TxnStart is the first offset of the open transaction; -1 for none.
-	TxnStart int64
-}
+var _ Log = (*log.Log)(nil)

@@ -4,6 +4,7 @@ import (
 	storagev1 "chancery/proto/storage/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/storage"
+	"chancery/storaged/internal/log"
 )
 
 // The special positions that ListOffsets knows.
@@ -81,7 +82,7 @@ func (r *Replica) FindOffset(req *storagev1.ListOffsetsRequest, q *storagev1.Lis
 func (r *Replica) firstEpoch(v *View) int32 { return r.log.EpochForOffset(v.LogStart) }
 
 // searched is the answer of a search. What is found beyond the reader's bound does not exist for it.
-func (r *Replica) searched(found TimestampOffset, ok bool, err error, end int64, lagging bool) Offset {
+func (r *Replica) searched(found log.TimestampOffset, ok bool, err error, end int64, lagging bool) Offset {
 	switch {
 	case err != nil:
 		r.env.Logger.Error("cannot search the log", "partition", r.String(), "error", err)

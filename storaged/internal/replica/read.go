@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"encoding/binary"
 	"slices"
 	"time"
 
@@ -70,8 +71,7 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 	}
 	records, err := r.log.Read(p.FetchOffset, maxBytes, end, minOne)
 	if err == nil && req.Isolation == storage.ReadCommitted && !follower {
-		// Where the records end is known only by reading them; what is aborted beyond does no harm.
-		res.AbortedTransactions, err = r.log.AbortedTransactions(p.FetchOffset, end)
+		res.AbortedTransactions, err = r.aborted(p.FetchOffset, end, &records)
 	}
 	if err != nil {
 		records.Release()
@@ -79,6 +79,21 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 	}
 	res.Records = records
 	return res, v
+}
+
+// aborted are the transactions that a reader of these records has to skip. Where the records end is told by the batch behind
+// them.
+func (r *Replica) aborted(from, limit int64, records *storage.Records) ([]storage.AbortedTransaction, error) {
+	list, err := r.log.AbortedTransactions(from, limit)
+	if err != nil || len(list) == 0 || len(records.Files) == 0 {
+		return list, err
+	}
+	last := &records.Files[len(records.Files)-1]
+	var base [8]byte
+	if _, err := last.File.ReadAt(base[:], last.Offset+int64(last.Length)); err == nil {
+		limit = min(limit, max(from+1, int64(binary.BigEndian.Uint64(base[:]))))
+	}
+	return slices.DeleteFunc(list, func(t storage.AbortedTransaction) bool { return t.FirstOffset >= limit }), nil
 }
 
 // outOfRange tells a reader where the log begins, which followers start again from.

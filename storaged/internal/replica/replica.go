@@ -1,8 +1,10 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
+	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/partition"
 )
@@ -60,6 +63,8 @@ type Replica struct {
 	waiters waitList
 	box     mailbox
 	reports fetchReports
+	// flushMs is flush.ms, in milliseconds as in the config.
+	flushMs atomic.Int64
 
 	// The rest belongs to the loop, but for log, which never changes and can be read by all.
 	log     Log
@@ -89,7 +94,7 @@ type Options struct {
 
 // New makes a replica without a role.
 func New(env *Env, o Options) *Replica {
-	r := &Replica{key: o.Key, topic: o.Topic, env: env, dir: o.Dir, log: o.Log, config: o.Config, shards: o.Shards, failed: o.Log == nil}
+	r := &Replica{key: o.Key, topic: o.Topic, env: env, dir: o.Dir, log: o.Log, shards: o.Shards, failed: o.Log == nil}
 	var start, end int64
 	if o.Log != nil {
 		start, end = o.Log.LogStartOffset(), o.Log.LogEndOffset()
@@ -98,7 +103,7 @@ func New(env *Env, o Options) *Replica {
 	if o.Log != nil {
 		o.Log.SetHighWatermark(r.machine.HighWatermark())
 	}
-	r.makeRules()
+	r.configure(o.Config)
 	r.publish()
 	return r
 }
@@ -124,7 +129,7 @@ func (r *Replica) Log() LogReader {
 }
 
 // Producers are the producers that the log knows.
-func (r *Replica) Producers() []Producer { return r.log.ActiveProducers() }
+func (r *Replica) Producers() []log.Producer { return r.log.ActiveProducers() }
 
 func (r *Replica) String() string { return fmt.Sprintf("%s-%d", r.topic, r.key.Partition) }
 
@@ -151,11 +156,16 @@ func (r *Replica) Apply(self int32, reg *metadata.Partition, done func()) {
 	}})
 }
 
+func (r *Replica) configure(c *configdef.Topic) {
+	r.config = c
+	r.flushMs.Store(min(c.FlushMs, math.MaxInt64/int64(time.Millisecond)))
+	r.makeRules()
+}
+
 // Configure changes the topic's configs.
 func (r *Replica) Configure(c *configdef.Topic) {
 	r.post(event{do: func() {
-		r.config = c
-		r.makeRules()
+		r.configure(c)
 		if r.usable() {
 			r.log.SetConfig(c)
 			now := time.Now()
@@ -283,7 +293,9 @@ func (r *Replica) Close(remove bool) error {
 		usable := r.usable()
 		r.closed = true
 		switch {
+		case r.log == nil:
 		case !usable:
+			r.log.Abandon()
 		case remove:
 			err = r.log.Delete()
 		default:
@@ -317,16 +329,21 @@ func (r *Replica) startMoved() {
 	r.apply(time.Now(), partition.Effects{LowWatermarkMoved: true})
 }
 
-// FlushDue makes the log durable when that is due.
+// FlushDue makes the log durable when flush.ms have passed since the last time. Appends go on meanwhile.
 func (r *Replica) FlushDue(now time.Time) {
-	r.Do(func() {
-		if !r.usable() {
-			return
-		}
-		if err := r.log.FlushDue(now); err != nil {
-			r.fail(fmt.Errorf("flush: %w", err))
-		}
-	})
+	if r.log != nil && now.Sub(r.log.LastFlush()) >= time.Duration(r.flushMs.Load())*time.Millisecond {
+		r.Flush()
+	}
+}
+
+// Flush makes the log durable. Appends go on meanwhile.
+func (r *Replica) Flush() {
+	if r.log == nil || r.View().Failed {
+		return
+	}
+	if err := r.log.Flush(); err != nil && !errors.Is(err, log.ErrClosed) {
+		r.post(event{do: func() { r.fail(fmt.Errorf("flush: %w", err)) }})
+	}
 }
 
 // Readable gives the in-sync replicas that hold an offset, with their log ends; this one is among them.

@@ -1,0 +1,161 @@
+package storaged
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"chancery/storaged/internal/node"
+	"chancery/storaged/internal/replica"
+)
+
+// counter is a metric that only grows.
+type counter struct {
+	name, description string
+	attributes        []attribute.KeyValue
+	value             func(*replica.Metrics) int64
+}
+
+func counters() []counter {
+	from := func(who string) []attribute.KeyValue { return []attribute.KeyValue{attribute.String("from", who)} }
+	return []counter{
+		{"chancery_storage_bytes_in", "Bytes appended by clients.", nil, func(m *replica.Metrics) int64 { return m.BytesIn.Load() }},
+		{"chancery_storage_messages_in", "Records appended by clients.", nil, func(m *replica.Metrics) int64 { return m.MessagesIn.Load() }},
+		{"chancery_storage_bytes_out", "Bytes read by consumers.", nil, func(m *replica.Metrics) int64 { return m.BytesOut.Load() }},
+		{"chancery_storage_replication_bytes_in", "Bytes copied from leaders.", nil, func(m *replica.Metrics) int64 { return m.ReplicationBytesIn.Load() }},
+		{"chancery_storage_replication_bytes_out", "Bytes copied by followers.", nil, func(m *replica.Metrics) int64 { return m.ReplicationBytesOut.Load() }},
+		{"chancery_storage_produce_partitions", "Appends, counted for each partition.", nil, func(m *replica.Metrics) int64 { return m.ProducePartitions.Load() }},
+		{"chancery_storage_failed_produce_partitions", "Appends that were refused.", nil, func(m *replica.Metrics) int64 { return m.FailedProducePartitions.Load() }},
+		{"chancery_storage_fetch_requests", "Fetches.", from("consumer"), func(m *replica.Metrics) int64 { return m.ConsumerFetches.Load() }},
+		{"chancery_storage_fetch_requests", "Fetches.", from("follower"), func(m *replica.Metrics) int64 { return m.FollowerFetches.Load() }},
+		{"chancery_storage_failed_fetch_partitions", "Partitions of fetches that were refused.", nil, func(m *replica.Metrics) int64 { return m.FailedFetchPartitions.Load() }},
+		{"chancery_storage_isr_shrinks", "Replicas that left the ISR of a partition led here.", nil, func(m *replica.Metrics) int64 { return m.ISRShrinks.Load() }},
+		{"chancery_storage_isr_expands", "Replicas that joined the ISR of a partition led here.", nil, func(m *replica.Metrics) int64 { return m.ISRExpands.Load() }},
+		{"chancery_storage_failed_isr_updates", "ISR changes that the controller refused.", nil, func(m *replica.Metrics) int64 { return m.FailedISRUpdates.Load() }},
+		{"chancery_storage_truncations", "Logs cut to what the leader has.", nil, func(m *replica.Metrics) int64 { return m.Truncations.Load() }},
+		{"chancery_storage_replica_fetch_errors", "Failures of followers here to copy.", nil, func(m *replica.Metrics) int64 { return m.ReplicaFetchErrors.Load() }},
+	}
+}
+
+// registerMetrics makes the node's metrics; they are read when someone asks for them.
+func registerMetrics(meter metric.Meter, n *node.Node) (metric.Registration, error) {
+	b := builder{meter: meter}
+	byName := map[string]metric.Int64Observable{}
+	list := counters()
+	for _, c := range list {
+		if byName[c.name] == nil {
+			byName[c.name] = b.counter(c.name, c.description)
+		}
+	}
+	waiting := b.gauge("chancery_storage_purgatory_size", "Requests that wait, by what they do.")
+	counts := map[string]metric.Int64Observable{}
+	for name, description := range countDescriptions() {
+		counts[name] = b.gauge(name, description)
+	}
+	size := b.gauge("chancery_storage_log_size_bytes", "Size of a replica's segments.")
+	end := b.gauge("chancery_storage_log_end_offset", "Offset of a replica's next record.")
+	start := b.gauge("chancery_storage_log_start_offset", "Offset of a replica's first record.")
+	if b.err != nil {
+		return nil, b.err
+	}
+	return meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		m := n.Metrics()
+		for _, c := range list {
+			o.ObserveInt64(byName[c.name], c.value(m), metric.WithAttributes(c.attributes...))
+		}
+		observeWaiting(o, waiting, n)
+		for name, value := range countReplicas(n) {
+			o.ObserveInt64(counts[name], value)
+		}
+		for _, r := range n.Replicas() {
+			if r.Log() == nil {
+				continue
+			}
+			at := metric.WithAttributes(attribute.String("topic", r.Topic()), attribute.Int("partition", int(r.Key().Partition)))
+			v := r.View()
+			o.ObserveInt64(size, r.Log().Size(), at)
+			o.ObserveInt64(end, v.LogEnd, at)
+			o.ObserveInt64(start, v.LogStart, at)
+		}
+		return nil
+	}, b.made...)
+}
+
+func observeWaiting(o metric.Observer, gauge metric.Int64Observable, n *node.Node) {
+	m := n.Metrics()
+	fetches, images := n.Waiting()
+	for operation, count := range map[string]int64{
+		"produce": m.WaitingProduces.Load(), "fetch": fetches, "delete_records": m.WaitingDeletes.Load(), "metadata": images,
+	} {
+		o.ObserveInt64(gauge, count, metric.WithAttributes(attribute.String("operation", operation)))
+	}
+}
+
+// The names of the metrics that count replicas.
+const (
+	partitionsMetric      = "chancery_storage_partitions"
+	leadersMetric         = "chancery_storage_leaders"
+	offlineMetric         = "chancery_storage_offline_replicas"
+	underReplicatedMetric = "chancery_storage_under_replicated_partitions"
+	underMinISRMetric     = "chancery_storage_under_min_isr_partitions"
+	atMinISRMetric        = "chancery_storage_at_min_isr_partitions"
+)
+
+func countDescriptions() map[string]string {
+	return map[string]string{
+		partitionsMetric:      "Replicas held.",
+		leadersMetric:         "Replicas that lead their partition.",
+		offlineMetric:         "Replicas whose log directory does not work.",
+		underReplicatedMetric: "Partitions led here with replicas out of the ISR.",
+		underMinISRMetric:     "Partitions led here with fewer replicas in sync than min.insync.replicas.",
+		atMinISRMetric:        "Partitions led here with as many replicas in sync as min.insync.replicas.",
+	}
+}
+
+func countReplicas(n *node.Node) map[string]int64 {
+	out := map[string]int64{}
+	for name := range countDescriptions() {
+		out[name] = 0
+	}
+	count := func(name string, yes bool) {
+		if yes {
+			out[name]++
+		}
+	}
+	for _, r := range n.Replicas() {
+		v := r.View()
+		count(partitionsMetric, true)
+		count(leadersMetric, v.Leads())
+		count(offlineMetric, v.Failed)
+		count(underReplicatedMetric, v.UnderReplicated)
+		count(underMinISRMetric, v.UnderMinISR)
+		count(atMinISRMetric, v.AtMinISR)
+	}
+	return out
+}
+
+// builder makes instruments and keeps the first error.
+type builder struct {
+	meter metric.Meter
+	made  []metric.Observable
+	err   error
+}
+
+func (b *builder) counter(name, description string) metric.Int64Observable {
+	c, err := b.meter.Int64ObservableCounter(name, metric.WithDescription(description))
+	return b.keep(c, err)
+}
+
+func (b *builder) gauge(name, description string) metric.Int64Observable {
+	g, err := b.meter.Int64ObservableGauge(name, metric.WithDescription(description))
+	return b.keep(g, err)
+}
+
+func (b *builder) keep(o metric.Int64Observable, err error) metric.Int64Observable {
+	if err != nil && b.err == nil {
+		b.err = err
+	}
+	b.made = append(b.made, o)
+	return o
+}
