@@ -15,8 +15,8 @@ const (
 
 // Pools are buffers that all logs of a process share. Any goroutine may use them; the zero value is ready.
 type Pools struct {
-	pages   sync.Pool // *[]byte of a time index's page, the larger one; also for scans
-	writers sync.Pool // *writer
+	pages     sync.Pool // *[]byte, a page of the time index, the larger one; also for scans
+	appenders sync.Pool // *appender
 }
 
 func (p *Pools) page() *[]byte {
@@ -28,29 +28,3 @@ func (p *Pools) page() *[]byte {
 }
 
 func (p *Pools) freePage(b *[]byte) { p.pages.Put(b) }
-
-// writer is what one append works with.
-type writer struct {
-	gather  []byte
-	buffers [][]byte
-	offsets []byte // new index entries of the group
-	times   []byte
-}
-
-func (p *Pools) writer() *writer {
-	if w, _ := p.writers.Get().(*writer); w != nil {
-		return w
-	}
-	return &writer{gather: make([]byte, 0, gatherBytes)}
-}
-
-func (p *Pools) freeWriter(w *writer) {
-	w.reset()
-	p.writers.Put(w)
-}
-
-func (w *writer) reset() {
-	clear(w.buffers)
-	w.gather, w.buffers = w.gather[:0], w.buffers[:0]
-	w.offsets, w.times = w.offsets[:0], w.times[:0]
-}
