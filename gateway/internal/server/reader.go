@@ -109,7 +109,7 @@ func (r *frameReader) next(ctx context.Context) (frame, error) {
 	if size < wire.MinHeaderSize || size > r.max {
 		return frame{}, errFrameSize
 	}
-	if err := r.fill(sizeLength + sizeLength); err != nil {
+	if err := r.fill(sizeLength + keyLength); err != nil {
 		return frame{}, err
 	}
 	key, _, _ := wire.PeekKey((*r.chunk)[r.from+sizeLength : r.to])
@@ -187,9 +187,6 @@ func (r *frameReader) close() {
 	r.release()
 }
 
-// buffered says whether bytes are there that belong to the next frame.
-func (r *frameReader) buffered() bool { return r.to > r.from }
-
 // fill makes sure that at least n bytes are in the chunk.
 func (r *frameReader) fill(n int) error {
 	for r.to-r.from < n {
@@ -201,7 +198,7 @@ func (r *frameReader) fill(n int) error {
 		r.to += got
 		if got == 0 {
 			r.release()
-			if err == io.EOF && r.buffered() {
+			if err == io.EOF && r.to > r.from {
 				err = io.ErrUnexpectedEOF
 			}
 			return err

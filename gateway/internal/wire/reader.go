@@ -133,11 +133,11 @@ func (r *Reader) Span(flexible bool) (at, size int) {
 	return at, n
 }
 
-// Count reads the length of an array whose elements take at least minSize bytes each. A count for which the message has
-// no room fails before anything is allocated for it. Below zero means null.
+// Count reads the length of an array that must not be null, whose elements take at least minSize bytes each. A count for
+// which the message has no room fails before anything is allocated for it.
 func (r *Reader) Count(flexible bool, minSize int) int {
 	n := r.length(flexible, true)
-	if n > 0 && n > r.Left()/minSize {
+	if n < 0 || n > r.Left()/minSize {
 		r.failed = true
 	}
 	if r.failed {
