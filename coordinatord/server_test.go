@@ -427,6 +427,52 @@ func TestRequestWaitsForTheMetadataOfItsSender(t *testing.T) {
 	})
 }
 
+// An instance that was away for a while still has the shards that it had. A gateway that knows that one of them was
+// another's meanwhile must not be answered from what it has.
+func TestInstanceThatWasAwayCatchesUpBeforeItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1)
+		one, two := c.start(1), c.start(2)
+		c.metadata.push(t, own(0, 1, 1))
+		synctest.Wait()
+		one.commit(0, "g", 1)
+		away := &fakeMetadata{image: c.metadata.Image(), moved: make(chan struct{})}
+		one.server.deps.Metadata = away
+		c.metadata.mu.Lock()
+		c.metadata.publishers = c.metadata.publishers[1:]
+		c.metadata.mu.Unlock()
+		c.metadata.push(t, own(0, 2, 2))
+		synctest.Wait()
+		two.commit(0, "g", 2)
+		c.metadata.push(t, own(0, 1, 3))
+		fetch := kmsg.NewPtrOffsetFetchRequest()
+		fetch.Version, fetch.Group = 7, "g"
+		fetch.Topics = []kmsg.OffsetFetchRequestTopic{{Topic: "a", Partitions: []int32{0}}}
+		found := make(chan int64, 1)
+		go func() {
+			for {
+				r, err := one.handle(0, fetch, c.metadata.Image().Offset())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if f := r.(*kmsg.OffsetFetchResponse); f.ErrorCode == 0 {
+					found <- f.Topics[0].Partitions[0].Offset
+					return
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+		}()
+		synctest.Wait()
+		away.publishers = []metadata.Publisher{metadata.PublisherFunc(one.server.publish)}
+		away.push(t, own(0, 2, 2))
+		away.push(t, own(0, 1, 3))
+		if n := <-found; n != 2 {
+			t.Fatal(n)
+		}
+	})
+}
+
 func TestFencedShardComesBackWhenItIsOursAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1)

@@ -43,24 +43,31 @@ func (s *Server) find(number int32) *shard {
 	return nil
 }
 
-// Do carries out a command on a shard. If the sender's metadata is ahead of ours, it may know that the shard is ours
-// before we do.
+// Do carries out a command on a shard. It first catches up with the sender's metadata: the sender may know before us that the
+// shard is ours, and also that it was another's meanwhile, whose commits an answer from what we have would miss.
 func (s *Server) Do(ctx context.Context, number int32, metadataOffset int64, command group.Command) (group.Reply, error) {
-	sh := s.find(number)
-	if sh == nil && s.deps.Metadata.Image().Offset() < metadataOffset {
-		if err := s.deps.Metadata.Await(ctx, metadataOffset); err != nil {
-			return nil, err
-		}
-		sh = s.find(number)
+	if err := s.catchUp(ctx, metadataOffset); err != nil {
+		return nil, err
 	}
+	sh := s.find(number)
 	if sh == nil {
 		return nil, errcode.NotCoordinator.Wrap(fmt.Errorf("shard %d is not here: %w", number, statemachine.ErrNotDecided))
 	}
 	return sh.Do(ctx, command)
 }
 
+func (s *Server) catchUp(ctx context.Context, metadataOffset int64) error {
+	if s.deps.Metadata.Image().Offset() >= metadataOffset {
+		return nil
+	}
+	return s.deps.Metadata.Await(ctx, metadataOffset)
+}
+
 // DoAll carries out a command on all shards that are ours.
-func (s *Server) DoAll(ctx context.Context, command group.Command) ([]group.Reply, error) {
+func (s *Server) DoAll(ctx context.Context, metadataOffset int64, command group.Command) ([]group.Reply, error) {
+	if err := s.catchUp(ctx, metadataOffset); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	shards := make([]*shard, 0, len(s.owned))
 	for _, o := range s.owned {

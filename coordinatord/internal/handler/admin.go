@@ -66,7 +66,7 @@ func (h *Handler) listGroups(ctx context.Context, c call, req *kmsg.ListGroupsRe
 	var replies []group.Reply
 	var err error
 	if c.shard == AllShards {
-		replies, err = h.shards.DoAll(ctx, command)
+		replies, err = h.shards.DoAll(ctx, c.envelope.GetMetadataOffset(), command)
 	} else {
 		replies = make([]group.Reply, 1)
 		replies[0], err = h.shards.Do(ctx, c.shard, c.envelope.GetMetadataOffset(), command)

@@ -25,11 +25,12 @@ const AllShards int32 = -1
 
 // Shards carries out commands on the group shards of this instance.
 type Shards interface {
-	// Do carries out a command on a shard. It fails as statemachine.Shard.Do does.
+	// Do carries out a command on a shard, once the instance's metadata is at the offset. It fails as statemachine.Shard.Do
+	// does.
 	Do(ctx context.Context, shard int32, metadataOffset int64, command group.Command) (group.Reply, error)
 	// DoAll carries out a command on all shards of the instance and gives their replies. Shards that end meanwhile are
 	// left out.
-	DoAll(ctx context.Context, command group.Command) ([]group.Reply, error)
+	DoAll(ctx context.Context, metadataOffset int64, command group.Command) ([]group.Reply, error)
 }
 
 // Images is the metadata that topics are looked up in.

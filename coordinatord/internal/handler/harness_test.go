@@ -86,7 +86,7 @@ func (c *cluster) Do(_ context.Context, _ int32, _ int64, command group.Command)
 	return reply, nil
 }
 
-func (c *cluster) DoAll(ctx context.Context, command group.Command) ([]group.Reply, error) {
+func (c *cluster) DoAll(ctx context.Context, _ int64, command group.Command) ([]group.Reply, error) {
 	reply, err := c.Do(ctx, 0, 0, command)
 	return []group.Reply{reply}, err
 }
