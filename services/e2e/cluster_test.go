@@ -54,14 +54,20 @@ func number(t *testing.T, name string, otherwise int) int {
 }
 
 // admin makes an admin client that lives as long as the test.
-func admin(t *testing.T, bootstrap []string, opts ...kgo.Opt) *kadm.Client {
+func admin(t *testing.T, bootstrap []string) *kadm.Client {
+	t.Helper()
+	return kadm.NewClient(newClient(t, bootstrap))
+}
+
+// newClient makes a client that lives as long as the test.
+func newClient(t *testing.T, bootstrap []string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(bootstrap...)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return kadm.NewClient(cl)
+	return cl
 }
 
 // createTopics makes topics; those that are there already are an error.

@@ -12,7 +12,7 @@ import (
 )
 
 // logTailBytes is how much of a log is shown when a test fails.
-const logTailBytes = 16 << 10
+const logTailBytes = 256 << 10
 
 // Logger is a logger whose lines are shown when the test fails.
 func Logger(t testing.TB) *slog.Logger {
