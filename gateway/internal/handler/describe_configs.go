@@ -31,7 +31,11 @@ func (h *Handlers) describeResource(ctx context.Context, r *Request, img metadat
 	out := kmsg.NewDescribeConfigsResponseResource()
 	out.ResourceType, out.ResourceName = x.ResourceType, x.ResourceName
 	entries, err := h.entriesOf(img, r, q, x)
+	// Kafka's text for "no error", and for topics that do not exist, is an empty one, not null.
+	out.ErrorMessage = kmsg.StringPtr("")
 	switch {
+	case errcode.Of(err) == errcode.UnknownTopicOrPartition:
+		out.ErrorCode = int16(errcode.UnknownTopicOrPartition)
 	case err != nil:
 		text := errcode.Text(err)
 		out.ErrorCode, out.ErrorMessage = int16(errcode.Of(err)), &text

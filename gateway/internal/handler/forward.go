@@ -12,7 +12,9 @@ import (
 )
 
 // Requests that the active controller answers: CreateTopics (19), versions 2 to 7; DeleteTopics (20), 1 to 6;
-// CreatePartitions (37), 0 to 3; ElectLeaders (43), 0 to 2; and the two that change configs (alter_configs.go).
+// CreatePartitions (37), 0 to 3; ElectLeaders (43), 0 to 2; AlterPartitionReassignments (45), 0 to 1;
+// ListPartitionReassignments (46), 0; DescribeQuorum (55), 0 to 2; UpdateFeatures (57), 0 to 2; UnregisterBroker (64), 0;
+// UnregisterController (94), 0; and the two that change configs (alter_configs.go).
 //
 // They travel in an envelope, byte for byte. The answer waits until this gateway has seen what the controller did, so that the
 // client finds what it made. A controller that has lost its office is not the client's business: that is retried, and where it
@@ -122,5 +124,41 @@ func createPartitionsFailed(q *kmsg.CreatePartitionsRequest, code errcode.Code, 
 func electLeadersFailed(_ *kmsg.ElectLeadersRequest, code errcode.Code, _ string) kmsg.Response {
 	resp := kmsg.NewPtrElectLeadersResponse()
 	resp.ErrorCode = int16(code)
+	return resp
+}
+
+func alterReassignmentsFailed(_ *kmsg.AlterPartitionAssignmentsRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrAlterPartitionAssignmentsResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
+	return resp
+}
+
+func listReassignmentsFailed(_ *kmsg.ListPartitionReassignmentsRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrListPartitionReassignmentsResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
+	return resp
+}
+
+func describeQuorumFailed(_ *kmsg.DescribeQuorumRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrDescribeQuorumResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
+	return resp
+}
+
+func updateFeaturesFailed(_ *kmsg.UpdateFeaturesRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrUpdateFeaturesResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
+	return resp
+}
+
+func unregisterBrokerFailed(_ *kmsg.UnregisterBrokerRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrUnregisterBrokerResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
+	return resp
+}
+
+func unregisterControllerFailed(_ *kmsg.UnregisterControllerRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrUnregisterControllerResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
 	return resp
 }

@@ -31,8 +31,16 @@ func table() []API {
 		{Key: 42, Name: "DeleteGroups", Min: 0, Max: 3, Advertised: 0, FlexibleFrom: 2, Handle: on((*Handlers).deleteGroups)},
 		{Key: 43, Name: "ElectLeaders", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 2, Handle: toController(electLeadersFailed)},
 		{Key: 44, Name: "IncrementalAlterConfigs", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 1, Handle: on((*Handlers).incrementalAlterConfigs)},
+		{Key: 45, Name: "AlterPartitionReassignments", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: toController(alterReassignmentsFailed)},
+		{Key: 46, Name: "ListPartitionReassignments", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: toController(listReassignmentsFailed)},
 		{Key: 47, Name: "OffsetDelete", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: neverFlexible, Handle: toGroup(offsetDeleteGroup, offsetDeleteFailed)},
+		{Key: 55, Name: "DescribeQuorum", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 0, Handle: toController(describeQuorumFailed)},
+		{Key: 57, Name: "UpdateFeatures", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 0, Handle: toController(updateFeaturesFailed)},
 		{Key: 60, Name: "DescribeCluster", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).describeCluster)},
+		{Key: 61, Name: "DescribeProducers", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).describeProducers)},
+		{Key: 64, Name: "UnregisterBroker", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: toController(unregisterBrokerFailed)},
+		{Key: 74, Name: "ListConfigResources", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).listConfigResources)},
 		{Key: 75, Name: "DescribeTopicPartitions", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).describeTopicPartitions)},
+		{Key: 94, Name: "UnregisterController", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: toController(unregisterControllerFailed)},
 	}
 }
