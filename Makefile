@@ -18,7 +18,7 @@ run: build ## everything in one process, on localhost:9092
 	$(BINARY) all --data ./data --kafka-listen localhost:9092
 
 test: ## all tests; Go is all they need, and a C compiler for those with librdkafka
-	go test ./...
+	go test -timeout 30m ./...
 
 check: fmt lint layers generated race ## what must be clean before a commit
 
@@ -39,7 +39,7 @@ generated: $(TOOLS)/buf-$(BUF_VERSION) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-ge
 	done
 
 race: ## all tests under the race detector, in random order
-	go test -race -shuffle=on ./...
+	go test -race -shuffle=on -timeout 60m ./...
 
 proto: $(TOOLS)/buf-$(BUF_VERSION) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## check the contracts and generate code from them
 	$< lint

@@ -52,7 +52,7 @@ func (n *Node) describeResource(req *kmsg.DescribeConfigsRequest, res *kmsg.Desc
 		if err := n.checkLoggerID(res.ResourceName); err != nil {
 			return nil, err
 		}
-		return n.describeLoggers(res.ConfigNames), nil
+		return n.describeLoggers(req, res.ConfigNames), nil
 	default:
 		return nil, errcode.InvalidRequest.Errorf("Unsupported resource type: %d", res.ResourceType)
 	}
@@ -108,13 +108,17 @@ func entries(req *kmsg.DescribeConfigsRequest, list []configdef.Entry) []kmsg.De
 	return out
 }
 
-func (n *Node) describeLoggers(names []string) []kmsg.DescribeConfigsResponseResourceConfig {
+func (n *Node) describeLoggers(req *kmsg.DescribeConfigsRequest, names []string) []kmsg.DescribeConfigsResponseResourceConfig {
 	if n.o.LogLevel == nil || len(names) > 0 && !slices.Contains(names, rootLogger) {
 		return nil
 	}
 	c := kmsg.NewDescribeConfigsResponseResourceConfig()
 	level := levelName(n.o.LogLevel.Level())
 	c.Name, c.Value, c.Source = rootLogger, &level, kmsg.ConfigSource(configdef.DynamicBrokerLogger)
+	if req.IncludeDocumentation {
+		doc := "The least level of what is logged: TRACE, DEBUG, INFO, WARN or ERROR."
+		c.Documentation = &doc
+	}
 	return []kmsg.DescribeConfigsResponseResourceConfig{c}
 }
 
