@@ -108,8 +108,11 @@ func (s *Server) membership() membership.Config {
 		Applied:       s.node.AppliedOffset,
 		Registered: func(epoch int64) {
 			s.epoch.Store(epoch)
-			s.node.Registered()
-			s.deps.Metadata.Acknowledge()
+			// Opening the logs may take long, and heartbeats must go on meanwhile.
+			go func() {
+				s.node.Registered()
+				s.deps.Metadata.Acknowledge()
+			}()
 		},
 		Fatal:    s.fail,
 		Interval: s.static.Duration("broker.heartbeat.interval.ms"),
@@ -142,11 +145,13 @@ func (s *Server) Stop(ctx context.Context) error {
 		}
 	}
 	s.member.Stop()
-	err := s.node.Stop()
-	if err == nil {
-		err = s.dirs.MarkClean(s.epoch.Load())
+	opened := s.node.Ready() == nil
+	s.node.Stop()
+	mark := s.dirs.MarkAsFound
+	if opened {
+		mark = func() error { return s.dirs.MarkClean(s.epoch.Load()) }
 	}
-	return errors.Join(err, s.dirs.Close(), s.metrics.Unregister())
+	return errors.Join(mark(), s.dirs.Close(), s.metrics.Unregister())
 }
 
 // Failed tells that the node cannot go on: no log directory works any more, or the controller is another cluster's.

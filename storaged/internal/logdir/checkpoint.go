@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
+
+	"chancery/services/vfs"
 )
 
 // The names of the offset checkpoints at the root of a log directory.
@@ -93,35 +94,8 @@ func WriteOffsets(path string, offsets Offsets) error {
 	for r, offset := range offsets {
 		fmt.Fprintf(&b, "%s %d %d\n", r.Topic, r.Partition, offset)
 	}
-	if err := writeAtomically(path, b.Bytes()); err != nil {
+	if err := vfs.WriteFileAtomically(vfs.OS{}, path, b.Bytes(), true); err != nil {
 		return fmt.Errorf("write checkpoint: %w", err)
 	}
 	return nil
-}
-
-// writeAtomically writes a file beside its place, makes it durable and moves it there.
-func writeAtomically(path string, data []byte) error {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes a rename durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

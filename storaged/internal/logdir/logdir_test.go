@@ -75,6 +75,13 @@ func TestCleanStopIsSeenOnce(t *testing.T) {
 	if !s.All()[0].Clean() || s.PreviousEpoch() != 42 {
 		t.Fatalf("clean %v, epoch %d", s.All()[0].Clean(), s.PreviousEpoch())
 	}
+	if err := s.MarkAsFound(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Close()
+	if s = open(t, []string{dir}); !s.All()[0].Clean() || s.PreviousEpoch() != 42 {
+		t.Fatal("a stop before anything was opened lost the mark")
+	}
 	_ = s.Close()
 	if s = open(t, []string{dir}); s.All()[0].Clean() {
 		t.Fatal("the mark was seen twice")

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"chancery/services/kafka/uuid"
+	"chancery/services/vfs"
 )
 
 const (
@@ -86,7 +87,7 @@ func parseMeta(data []byte) (meta, error) {
 
 func writeMeta(dir string, m meta) error {
 	text := fmt.Sprintf("cluster.id=%s\ndirectory.id=%s\nnode.id=%d\nversion=1\n", m.clusterID, m.directory, m.nodeID)
-	return writeAtomically(filepath.Join(dir, metaFile), []byte(text))
+	return vfs.WriteFileAtomically(vfs.OS{}, filepath.Join(dir, metaFile), []byte(text), true)
 }
 
 // cleanShutdown is the contents of the file that a clean stop leaves behind.
@@ -119,5 +120,5 @@ func writeCleanShutdown(dir string, epoch int64) error {
 	if err != nil {
 		return err
 	}
-	return writeAtomically(filepath.Join(dir, cleanShutdownFile), data)
+	return vfs.WriteFileAtomically(vfs.OS{}, filepath.Join(dir, cleanShutdownFile), data, true)
 }

@@ -266,6 +266,18 @@ func (s *Set) MarkClean(brokerEpoch int64) error {
 	return errors.Join(errs...)
 }
 
+// MarkAsFound leaves the marks as they were found, for a stop before any log was opened: what a crash has left is still to be
+// recovered.
+func (s *Set) MarkAsFound() error {
+	var errs []error
+	for _, d := range s.Online() {
+		if d.clean {
+			errs = append(errs, writeCleanShutdown(d.path, d.epoch))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Close gives the directories back.
 func (s *Set) Close() error {
 	for _, d := range s.dirs {

@@ -24,6 +24,7 @@ import (
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/storage"
+	"chancery/services/vfs"
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/node"
@@ -51,6 +52,12 @@ type cluster struct {
 	// publishing keeps the images in order.
 	publishing sync.Mutex
 	image      *metadata.Image
+	// more are further log directories of each node, racks the nodes' racks, and disks what their files are on.
+	more  map[int32][]string
+	racks map[int32]string
+	disks map[int32]vfs.FS
+	// failed counts the directories that nodes reported.
+	failed int
 }
 
 func newBenchCluster(b *testing.B, nodes int) *cluster {
@@ -61,6 +68,7 @@ func newCluster(t testing.TB, nodes int, props map[string]string) *cluster {
 	c := &cluster{
 		t: t, props: map[string]string{}, nodes: map[int32]*node.Node{}, cut: map[int32]bool{}, epochs: map[int32]int64{},
 		logs: map[string]*log.Log{}, dirs: map[int32]string{}, image: metadata.Empty("test-cluster"),
+		more: map[int32][]string{}, racks: map[int32]string{}, disks: map[int32]vfs.FS{},
 	}
 	for k, v := range props {
 		c.props[k] = v
@@ -81,7 +89,7 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 
 // start starts a node and registers it.
 func (c *cluster) start(id int32) *node.Node {
-	dirs, err := logdir.Open([]string{c.dirs[id]}, id, "test-cluster", quiet())
+	dirs, err := logdir.Open(append([]string{c.dirs[id]}, c.more[id]...), id, "test-cluster", quiet())
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -91,7 +99,7 @@ func (c *cluster) start(id int32) *node.Node {
 		Nodes:           func(to int32) (storage.Node, error) { return c.reach(id, to) },
 		Controller:      c,
 		OpenLog:         func(o log.Options) (replica.Log, error) { return c.log(id, o) },
-		DirectoryFailed: func() {}, Fatal: func(error) {}, Applied: func() {},
+		DirectoryFailed: func() { c.set(func() { c.failed++ }) }, Fatal: func(error) {}, Applied: func() {},
 		Logger: quiet(),
 	})
 	n.Start()
@@ -111,9 +119,7 @@ func (c *cluster) stop(id int32) {
 	if n == nil {
 		return
 	}
-	if err := n.Stop(); err != nil {
-		c.t.Error(err)
-	}
+	n.Stop()
 }
 
 func (c *cluster) epoch(id int32) int64 {
@@ -136,6 +142,9 @@ func (c *cluster) reach(from, to int32) (storage.Node, error) {
 
 // log opens a log on disk and remembers it, so that tests can look into it.
 func (c *cluster) log(id int32, o log.Options) (replica.Log, error) {
+	c.mu.Lock()
+	o.FS = c.disks[id]
+	c.mu.Unlock()
 	l, err := log.Open(o)
 	if err != nil {
 		return nil, err
@@ -182,7 +191,11 @@ func (c *cluster) register(id int32) {
 	c.mu.Lock()
 	c.epochs[id] = epoch
 	c.mu.Unlock()
-	c.commit(&metarecord.RegisterBrokerRecord{BrokerID: id, IncarnationID: uuid.Random(), BrokerEpoch: epoch})
+	r := &metarecord.RegisterBrokerRecord{BrokerID: id, IncarnationID: uuid.Random(), BrokerEpoch: epoch}
+	if rack, ok := c.racks[id]; ok {
+		r.Rack = &rack
+	}
+	c.commit(r)
 }
 
 func (c *cluster) fence(id int32, fenced bool) {
@@ -303,6 +316,24 @@ func producerBatch(producer int64, sequence int32, values ...string) storage.Buf
 		panic(err)
 	}
 	return mem.BufferSlice{mem.SliceBuffer(data)}
+}
+
+func build(o recordbatch.BatchOptions, key []byte) storage.Buffers {
+	b := recordbatch.NewBuilder(nil, o)
+	b.Append(time.Now().UnixMilli(), key, []byte("v"))
+	data, err := b.Build()
+	if err != nil {
+		panic(err)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(data)}
+}
+
+func keylessBatch() storage.Buffers { return build(recordbatch.NewOptions(), nil) }
+
+func transactionalBatch() storage.Buffers {
+	o := recordbatch.NewOptions()
+	o.ProducerID, o.ProducerEpoch, o.BaseSequence, o.Transactional = 7, 0, 0, true
+	return build(o, []byte("k"))
 }
 
 func appendRequest(topic uuid.UUID, acks int16, records storage.Buffers) *storage.AppendRequest {

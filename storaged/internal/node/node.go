@@ -154,8 +154,11 @@ func (n *Node) Start() {
 
 // Stop ends the copying, answers what waits, closes the logs and writes the checkpoints. The node must not lead any more, or
 // not be able to help it.
-func (n *Node) Stop() error {
+func (n *Node) Stop() {
 	close(n.stopping)
+	n.publishing.mu.Lock()
+	n.publishing.stopped = true
+	n.publishing.mu.Unlock()
 	n.cancel()
 	n.tasks.Wait()
 	n.fetchers.Close()
@@ -165,14 +168,12 @@ func (n *Node) Stop() error {
 	all := n.all()
 	// The high watermarks go first: they are what a crash in the middle of closing would miss most.
 	n.checkpointHighWatermarks()
-	var errs []error
 	n.forEach(all, func(r *replica.Replica) {
 		if err := r.Close(false); err != nil {
 			n.LogFailed(r.Dir(), err)
 		}
 	})
 	n.checkpointLogs()
-	return errors.Join(errs...)
 }
 
 func openLog(o log.Options) (replica.Log, error) {

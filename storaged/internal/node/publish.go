@@ -24,6 +24,8 @@ type publishing struct {
 	base *metadata.Image
 	// cleaned says that directories which the cluster does not know have been set aside.
 	cleaned bool
+	// stopped says that no image is applied any more.
+	stopped bool
 }
 
 // Publish is part of metadata.Publisher. When it returns, the replicas have the roles of the image and serve.
@@ -46,7 +48,7 @@ func (n *Node) Registered() {
 
 func (n *Node) applyNewest(delta *metadata.Delta) {
 	image, base, epoch := n.newest.Load(), n.publishing.base, n.o.Epoch()
-	if image == base || base.Offset() < 0 && (epoch < 0 || image.Offset() < epoch) {
+	if n.publishing.stopped || image == base || base.Offset() < 0 && (epoch < 0 || image.Offset() < epoch) {
 		return
 	}
 	if delta == nil || delta.Base() != base {
@@ -288,6 +290,9 @@ func (c *change) assign(roles []opening) {
 		}
 	}
 	done.Wait()
+	if len(roles) > 0 {
+		n.o.Logger.Info("replicas have their roles", "changed", len(roles), "metadata_offset", c.image.Offset())
+	}
 }
 
 // brokers tells leaders that their followers' nodes have been fenced, unfenced or restarted.

@@ -150,7 +150,7 @@ func (r *Replica) Apply(self int32, reg *metadata.Partition, done func()) {
 		}
 		r.apply(now, out)
 		if v := r.View(); v.LeaderEpoch != before.LeaderEpoch || v.Role != before.Role {
-			r.env.Logger.Info("replica has a new role", "partition", r.String(), "leader", v.Leader, "epoch", v.LeaderEpoch,
+			r.env.Logger.Debug("replica has a new role", "partition", r.String(), "leader", v.Leader, "epoch", v.LeaderEpoch,
 				"leads", v.Leads(), "log_end", v.LogEnd, "high_watermark", v.HighWatermark)
 		}
 	}})
