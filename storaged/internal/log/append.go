@@ -352,10 +352,10 @@ func (a *appender) flush() error {
 		_, err = f.WriteBuffers(a.buffers, s.size)
 	}
 	if err == nil {
-		err = s.offsets.write(l.fs, a.offsets)
+		err = l.writeEntries(&s.offsets, a.offsets)
 	}
 	if err == nil {
-		err = s.times.write(l.fs, a.times)
+		err = l.writeEntries(&s.times, a.times)
 	}
 	if err != nil {
 		return l.fail("append", err)
@@ -450,7 +450,7 @@ func (l *Log) finishSegment(s *segment) error {
 		return nil
 	}
 	e := appendTimeEntry(nil, s.maxTime, s.maxTimeOffset-s.base)
-	if err := s.times.write(l.fs, e); err != nil {
+	if err := l.writeEntries(&s.times, e); err != nil {
 		return err
 	}
 	l.mu.Lock()

@@ -49,7 +49,7 @@ func appendTimeEntry(b []byte, timestamp, offset int64) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(offset))
 }
 
-// open opens the file for writing and reading; it is made if it is missing.
+// open opens the file for writing and reading; it is made if it is missing. The caller holds the log's lock.
 func (x *index) open(fsys vfs.FS) error {
 	if x.file != nil {
 		return nil
@@ -75,13 +75,18 @@ func (x *index) add(entries []byte) {
 	}
 }
 
-// write puts entries behind those in the file.
-func (x *index) write(fsys vfs.FS, entries []byte) error {
+// writeEntries puts entries behind those in the file of the active segment's index. Writer only.
+func (l *Log) writeEntries(x *index, entries []byte) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	if err := x.open(fsys); err != nil {
-		return err
+	if x.file == nil {
+		l.mu.Lock()
+		err := x.open(l.fs)
+		l.mu.Unlock()
+		if err != nil {
+			return err
+		}
 	}
 	_, err := x.file.WriteAt(entries, int64(x.n*x.entry))
 	return err

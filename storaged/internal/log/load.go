@@ -339,7 +339,7 @@ func (l *Log) rebuildProducers() error {
 
 // replayProducers goes on from where the state is to an offset.
 func (l *Log) replayProducers(to int64) error {
-	from := max(l.producers.end, l.logStart)
+	from := l.producers.end
 	for i := max(0, l.segmentAt(from)); i < len(l.segments) && l.segments[i].base < to; i++ {
 		s := l.segments[i]
 		err := l.eachHeader(s, 0, func(h header, position int64) error {

@@ -47,6 +47,10 @@ func (l *Log) read(offset int64, maxBytes int, limit int64, minOne bool) (storag
 		if err != nil {
 			return storage.Records{}, v.readError(err)
 		}
+		if v.moved() {
+			r.Release()
+			return storage.Records{}, errMoved
+		}
 		if found {
 			return r, nil
 		}
@@ -139,12 +143,16 @@ func (v *segmentView) prepare() error {
 	return nil
 }
 
+// moved says whether the log was cut since the view was made, so that what was found may be wrong.
+func (v *segmentView) moved() bool {
+	v.log.mu.RLock()
+	defer v.log.mu.RUnlock()
+	return v.log.cuts != v.cuts
+}
+
 // readError tells a file that was cut during the read from a broken one.
 func (v *segmentView) readError(err error) error {
-	v.log.mu.RLock()
-	moved := v.log.cuts != v.cuts
-	v.log.mu.RUnlock()
-	if moved {
+	if v.moved() {
 		return errMoved
 	}
 	if errcode.Of(err) != errcode.UnknownServerError {

@@ -37,6 +37,9 @@ func (l *Log) OffsetForTimestamp(timestamp int64) (TimestampOffset, bool, error)
 			}
 			t, found, err := v.firstWithTime(timestamp, start)
 			v.close()
+			if err == nil && v.moved() {
+				err = errMoved
+			}
 			if err != nil {
 				return t, false, v.readError(err)
 			}
@@ -73,6 +76,9 @@ func (l *Log) OffsetOfMaxTimestamp() (TimestampOffset, bool, error) {
 		}
 		t, found, err := v.recordWithTime(where, largest)
 		v.close()
+		if err == nil && v.moved() {
+			err = errMoved
+		}
 		if err != nil {
 			return t, false, v.readError(err)
 		}
