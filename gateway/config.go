@@ -3,7 +3,6 @@ package gateway
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"slices"
@@ -253,13 +252,4 @@ func (s *settings) advertise(l endpoint, port uint16) (routing.Address, error) {
 		out.Host = host
 	}
 	return out, nil
-}
-
-// names are the names of the listeners, each once.
-func (s *settings) names() []string {
-	names := make(map[string]bool)
-	for _, l := range s.listeners {
-		names[l.name] = true
-	}
-	return slices.Sorted(maps.Keys(names))
 }

@@ -116,7 +116,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, g.server.Stop(ctx))
 	}
-	g.server.Serve()
+	g.server.Serve() //nolint:contextcheck // what is served outlives the start
 	if g.deps.NewMember == nil {
 		return nil
 	}

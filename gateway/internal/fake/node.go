@@ -215,7 +215,7 @@ func (n *Node) records(l *partitionLog, p *storage.FetchPartition, left int, fir
 	}
 	at := n.fileEnd
 	if _, err := n.file.WriteAt(bytes, at); err != nil {
-		panic(err)
+		panic(err) //nolint:forbidigo // a mistake in a test ends that test
 	}
 	n.fileEnd += int64(len(bytes))
 	if n.AfterRead != nil {

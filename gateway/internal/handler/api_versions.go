@@ -29,7 +29,7 @@ var supportedFeatures = []kmsg.ApiVersionsResponseSupportedFeature{
 }
 
 // apiVersions is a Handle of its own, since it answers versions that cannot be decoded.
-func apiVersions(h *Handlers, _ context.Context, r *Request) (*wire.Message, error) {
+func (h *Handlers) apiVersions(_ context.Context, r *Request) (*wire.Message, error) {
 	row := h.byKey[r.Key]
 	if !row.Serves(r.Version) {
 		return h.apiVersionsUnsupported(r), nil
@@ -54,7 +54,7 @@ func (h *Handlers) apiVersionsUnsupported(r *Request) *wire.Message {
 
 func (h *Handlers) apiVersionsFor(r *Request, req *kmsg.ApiVersionsRequest) kmsg.Response {
 	resp := kmsg.NewPtrApiVersionsResponse()
-	if !validApiVersions(req) {
+	if !validAPIVersions(req) {
 		resp.ErrorCode = int16(errcode.InvalidRequest)
 		return resp
 	}
@@ -94,7 +94,7 @@ func (h *Handlers) apiVersionsFor(r *Request, req *kmsg.ApiVersionsRequest) kmsg
 	return resp
 }
 
-func validApiVersions(req *kmsg.ApiVersionsRequest) bool {
+func validAPIVersions(req *kmsg.ApiVersionsRequest) bool {
 	if req.Version >= 5 && (req.ClusterID == nil) != (req.NodeID == -1) {
 		return false
 	}

@@ -144,7 +144,7 @@ func decodeForgotten(in *wire.Reader, q *fetchRequest, flexible, ids bool) {
 }
 
 // fetch is the Handle of Fetch.
-func fetch(h *Handlers, ctx context.Context, r *Request) (*wire.Message, error) {
+func (h *Handlers) fetch(ctx context.Context, r *Request) (*wire.Message, error) {
 	q, ok := decodeFetch(r)
 	if !ok {
 		return nil, wire.ErrMalformed

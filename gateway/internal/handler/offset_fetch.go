@@ -16,7 +16,7 @@ import (
 // which has its own coordinator: the request is taken apart and the answers are put together in its order. Version 10 names
 // topics by id.
 
-func offsetFetch(h *Handlers, ctx context.Context, r *Request) (*wire.Message, error) {
+func (h *Handlers) offsetFetch(ctx context.Context, r *Request) (*wire.Message, error) {
 	if r.Version < 8 {
 		return toGroup(offsetFetchGroup, offsetFetchFailed)(h, ctx, r)
 	}

@@ -130,7 +130,7 @@ func (p *producePool) put(q *produce) {
 func producesOrder(*Request) Order { return Produces }
 
 // startProduce is the Start of Produce.
-func startProduce(h *Handlers, ctx context.Context, r *Request, done func(*wire.Message, error)) {
+func (h *Handlers) startProduce(ctx context.Context, r *Request, done func(*wire.Message, error)) {
 	p := h.produces.get()
 	p.h, p.r, p.ctx, p.done = h, r, ctx, done
 	if !p.decode(r) {

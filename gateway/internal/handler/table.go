@@ -5,12 +5,12 @@ package handler
 // 3 are refused, as by Kafka.
 func table() []API {
 	return []API{
-		{Key: 0, Name: "Produce", Min: 3, Max: 13, Advertised: 0, FlexibleFrom: 9, Order: producesOrder, Start: startProduce},
-		{Key: 1, Name: "Fetch", Min: 4, Max: 18, Advertised: 4, FlexibleFrom: 12, Order: fetchesOrder, EndsOnDrain: true, Handle: fetch},
+		{Key: 0, Name: "Produce", Min: 3, Max: 13, Advertised: 0, FlexibleFrom: 9, Order: producesOrder, Start: (*Handlers).startProduce},
+		{Key: 1, Name: "Fetch", Min: 4, Max: 18, Advertised: 4, FlexibleFrom: 12, Order: fetchesOrder, EndsOnDrain: true, Handle: (*Handlers).fetch},
 		{Key: 2, Name: "ListOffsets", Min: 1, Max: 11, Advertised: 1, FlexibleFrom: 6, Handle: on((*Handlers).listOffsets)},
 		{Key: 3, Name: "Metadata", Min: 0, Max: 13, Advertised: 0, FlexibleFrom: 9, Handle: on((*Handlers).metadata)},
 		{Key: 8, Name: "OffsetCommit", Min: 2, Max: 10, Advertised: 2, FlexibleFrom: 8, Handle: toGroup(offsetCommitGroup, offsetCommitFailed)},
-		{Key: 9, Name: "OffsetFetch", Min: 1, Max: 10, Advertised: 1, FlexibleFrom: 6, Handle: offsetFetch},
+		{Key: 9, Name: "OffsetFetch", Min: 1, Max: 10, Advertised: 1, FlexibleFrom: 6, Handle: (*Handlers).offsetFetch},
 		{Key: 10, Name: "FindCoordinator", Min: 0, Max: 6, Advertised: 0, FlexibleFrom: 3, Handle: on((*Handlers).findCoordinator)},
 		{Key: 11, Name: "JoinGroup", Min: 0, Max: 9, Advertised: 0, FlexibleFrom: 6, EndsOnDrain: true, Handle: toGroup(joinGroupGroup, joinGroupFailed)},
 		{Key: 12, Name: "Heartbeat", Min: 0, Max: 4, Advertised: 0, FlexibleFrom: 4, Handle: toGroup(heartbeatGroup, heartbeatFailed)},
@@ -18,7 +18,7 @@ func table() []API {
 		{Key: 14, Name: "SyncGroup", Min: 0, Max: 5, Advertised: 0, FlexibleFrom: 4, EndsOnDrain: true, Handle: toGroup(syncGroupGroup, syncGroupFailed)},
 		{Key: 15, Name: "DescribeGroups", Min: 0, Max: 6, Advertised: 0, FlexibleFrom: 5, Handle: on((*Handlers).describeGroups)},
 		{Key: 16, Name: "ListGroups", Min: 0, Max: 5, Advertised: 0, FlexibleFrom: 3, Handle: on((*Handlers).listGroups)},
-		{Key: 18, Name: "ApiVersions", Min: 0, Max: 5, Advertised: 0, FlexibleFrom: 3, Handle: apiVersions},
+		{Key: 18, Name: "ApiVersions", Min: 0, Max: 5, Advertised: 0, FlexibleFrom: 3, Handle: (*Handlers).apiVersions},
 		{Key: 19, Name: "CreateTopics", Min: 2, Max: 7, Advertised: 2, FlexibleFrom: 5, Handle: toController(createTopicsFailed)},
 		{Key: 20, Name: "DeleteTopics", Min: 1, Max: 6, Advertised: 1, FlexibleFrom: 4, Handle: toController(deleteTopicsFailed)},
 		{Key: 21, Name: "DeleteRecords", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 2, Handle: on((*Handlers).deleteRecords)},

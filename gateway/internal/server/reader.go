@@ -136,8 +136,12 @@ func (r *frameReader) next(ctx context.Context) (frame, error) {
 	return f, nil
 }
 
-// pooledBody reads a body into a pooled buffer.
+// pooledBody reads a body into a pooled buffer. A small one is not worth the pool.
 func (r *frameReader) pooledBody(size int) (mem.Buffer, error) {
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		b, err := r.body(size)
+		return mem.SliceBuffer(b), err
+	}
 	b := r.buffers.Get(size)
 	n := r.drain(*b)
 	if err := r.readFull((*b)[n:]); err != nil {
@@ -198,7 +202,7 @@ func (r *frameReader) fill(n int) error {
 		r.to += got
 		if got == 0 {
 			r.release()
-			if err == io.EOF && r.to > r.from {
+			if errors.Is(err, io.EOF) && r.to > r.from {
 				err = io.ErrUnexpectedEOF
 			}
 			return err
@@ -249,9 +253,9 @@ func (r *frameReader) readReady(fd uintptr) bool {
 	for {
 		n, err := syscall.Read(int(fd), p)
 		switch {
-		case err == syscall.EINTR:
+		case errors.Is(err, syscall.EINTR):
 			continue
-		case err == syscall.EAGAIN:
+		case errors.Is(err, syscall.EAGAIN):
 			if r.p == nil {
 				r.release()
 			}
@@ -285,7 +289,7 @@ func (r *frameReader) readFull(p []byte) error {
 		p = p[n:]
 		switch {
 		case n > 0:
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return io.ErrUnexpectedEOF
 		case err != nil:
 			return err
