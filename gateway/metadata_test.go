@@ -19,16 +19,13 @@ func TestMetadataInAllVersions(t *testing.T) {
 	c := fake.NewCluster(1, 2)
 	c.AddTopic("a", 1, 2)
 	c.AddTopic("__consumer_offsets", 2)
-	k := dial(t, serve(t, c, nil))
+	k := dial(t, serve(t, c, map[string]string{"auto.create.topics.enable": "false"}))
 	for v := int16(0); v <= 13; v++ {
 		got := ask[*kmsg.MetadataResponse](k, metadataOf(v, "a", "a", "nope", "no/such", "__consumer_offsets"))
 		if len(got.Brokers) != 2 || len(got.Topics) != 4 {
 			t.Fatalf("version %d: %+v", v, got)
 		}
 		for i, want := range []errcode.Code{errcode.None, errcode.UnknownTopicOrPartition, errcode.InvalidTopicException, errcode.None} {
-			if v < 4 && i == 1 {
-				continue // may be made
-			}
 			if x := got.Topics[i]; x.ErrorCode != int16(want) || v >= 1 && x.IsInternal != (i == 3) {
 				t.Errorf("version %d, %s: %+v", v, *x.Topic, x)
 			}

@@ -20,6 +20,8 @@ import (
 const (
 	// maxBatch is how many answers are written together at most.
 	maxBatch = 128
+	// decodedShare is the part of the budget that one decoded request takes at most.
+	decodedShare = 8
 	// lingerTime is how long a client has to read the last answers.
 	lingerTime = 250 * time.Millisecond
 	// apiVersionsKey is the API that is answered in any version.
@@ -85,7 +87,7 @@ func newConn(s *Server, lis *listener, nc net.Conn, ip string) *conn {
 	c.info = handler.Conn{Listener: lis.config.Name, Host: "/" + ip, Principal: handler.Anonymous, NodeID: lis.config.NodeID}
 	c.reader = newFrameReader(nc)
 	c.reader.chunks, c.reader.buffers = &s.chunks, s.deps.Buffers
-	c.reader.max, c.reader.budget = s.config.MaxRequestBytes, s.budget
+	c.reader.max, c.reader.budget, c.reader.mostDecoded = s.config.MaxRequestBytes, s.budget, s.config.MaxQueuedBytes/decodedShare
 	c.reader.received = func(n int) {
 		s.metrics.received.Add(int64(n))
 		c.touch()

@@ -85,6 +85,9 @@ type frameReader struct {
 	buffers mem.BufferPool
 	max     int32
 	budget  *transport.Budget
+	// mostDecoded is how much of the budget a request takes at most for being larger when it is decoded: one that needed all
+	// of it would have to wait until nobody waits for anything.
+	mostDecoded int64
 	// received is told how many bytes came, after each read.
 	received func(n int)
 }
@@ -117,7 +120,7 @@ func (r *frameReader) next(ctx context.Context) (frame, error) {
 	r.large = size >= largeFrame
 	cost := int64(size)
 	if key != produceKey {
-		cost *= decodedFactor
+		cost = min(cost*decodedFactor, max(cost, r.mostDecoded))
 	}
 	var f frame
 	var err error
