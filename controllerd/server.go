@@ -32,9 +32,11 @@ const (
 	// quorumPatience is how long a start waits for the others. A controller that starts alone is no failure: it serves as
 	// soon as enough of them are there.
 	quorumPatience = 3 * time.Second
-	settlePause    = 50 * time.Millisecond
-	settleTimeout  = 2 * time.Second
-	readyPoll      = 2 * time.Millisecond
+	// alonePatience is how long a start waits where nobody else is needed. Only broken files take longer.
+	alonePatience = time.Minute
+	settlePause   = 50 * time.Millisecond
+	settleTimeout = 2 * time.Second
+	readyPoll     = 2 * time.Millisecond
 )
 
 // Server is a controller; it is a lifecycle.Service.
@@ -109,12 +111,12 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.config.ClusterID != "" && meta.clusterID != "" && s.config.ClusterID != meta.clusterID {
 		return fmt.Errorf("%s belongs to the cluster %s, but cluster.id is %s", s.config.Dir, meta.clusterID, s.config.ClusterID)
 	}
-	if s.log, err = s.openLog(meta); err != nil {
+	if s.log, err = s.openLog(meta); err != nil { //nolint:contextcheck // The log outlives the start.
 		return err
 	}
 	s.service.Log = s.log
 	s.started.Store(true)
-	runCtx, cancel := context.WithCancel(context.Background())
+	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	s.running.Go(func() { s.run(runCtx, meta) })
 	s.running.Go(func() { s.watch(runCtx) })
@@ -220,7 +222,12 @@ func (s *Server) fail(err error) {
 }
 
 func (s *Server) awaitReady(ctx context.Context) error {
-	patience := time.NewTimer(quorumPatience)
+	needsOthers := len(s.config.Voters) > 1 || len(s.config.EtcdEndpoints) > 0
+	limit := alonePatience
+	if needsOthers {
+		limit = quorumPatience
+	}
+	patience := time.NewTimer(limit)
 	defer patience.Stop()
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
@@ -228,9 +235,10 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		select {
 		case <-poll.C:
 		case <-patience.C:
-			if len(s.config.Voters) > 1 || len(s.config.EtcdEndpoints) > 0 {
+			if needsOthers {
 				return nil
 			}
+			return fmt.Errorf("the metadata quorum in %s does not come up; are its files complete? %w", s.config.Dir, s.Ready())
 		case err := <-s.failed:
 			return err
 		case <-ctx.Done():

@@ -12,11 +12,11 @@ import (
 type election int
 
 const (
-	// electOnline keeps the leader while it can lead, else takes the first replica that can.
-	electOnline election = iota
+	// The zero value keeps the leader while it can lead, else takes the first replica that can.
+	_ election = iota
 	// electPreferred takes the first replica if it can lead.
 	electPreferred
-	// electUnclean is electOnline, but takes a replica out of the ISR when there is no other; records may be lost.
+	// electUnclean does the same as the zero value, but takes a replica out of the ISR when there is no other; records may be lost.
 	electUnclean
 )
 

@@ -30,6 +30,8 @@ const (
 	retryPause = 50 * time.Millisecond
 	// claimTimeout bounds one attempt to claim the log and to catch up with it.
 	claimTimeout = 5 * time.Second
+	// grace is how long what is under way may go on when the controller stops.
+	grace = time.Second
 	// queueDepth is how many requests may wait for the loop.
 	queueDepth = 1024
 )
@@ -60,7 +62,10 @@ type Controller struct {
 	requests chan *operation
 	// term is the present term while this controller is the active one and ready, else nil.
 	term atomic.Pointer[activeTerm]
+	// wait is for the goroutines of appends, answers and snapshots. Their context, work, outlives that of Run a little: what
+	// is under way at the end may still come to its end.
 	wait sync.WaitGroup
+	work context.Context
 }
 
 // New makes a controller.
@@ -75,11 +80,20 @@ func New(o Options) *Controller {
 
 // Run works until the context ends.
 func (c *Controller) Run(ctx context.Context) {
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	c.work = work
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, stopWork) })()
 	var loops sync.WaitGroup
 	loops.Go(func() { c.follow(ctx) })
 	loops.Go(func() { c.lead(ctx) })
 	loops.Wait()
 	c.wait.Wait()
+}
+
+// spawn runs something whose end the controller waits for when it stops.
+func (c *Controller) spawn(do func(ctx context.Context)) {
+	c.wait.Go(func() { do(c.work) })
 }
 
 // IsActive says whether this controller decides.

@@ -217,8 +217,9 @@ func TestNothingUnseatsTheController(t *testing.T) {
 	c := start(t, store, 1)
 	store.Elect(1)
 	eventually(t, "active", c.IsActive)
+	var broken func() (control.Decision, error)
 	for name, decide := range map[string]func(*control.Manager) (control.Decision, error){
-		"a decision that breaks off": func(*control.Manager) (control.Decision, error) { panic("broken") },
+		"a decision that breaks off": func(*control.Manager) (control.Decision, error) { return broken() },
 		"a record that does not fit": func(*control.Manager) (control.Decision, error) {
 			return control.Decision{Records: []metarecord.Record{&metarecord.RemoveTopicRecord{TopicID: uuid.Random()}}}, nil
 		},

@@ -81,12 +81,12 @@ func (c *Controller) deliver(a parkedAnswer) {
 		a.op.finish(a.answer, a.err)
 		return
 	}
-	c.wait.Go(func() {
+	c.spawn(func(ctx context.Context) {
 		limit := time.Now().Add(leaderWait)
 		if a.op.deadline.Before(limit) {
 			limit = a.op.deadline
 		}
-		ctx, cancel := context.WithDeadline(context.Background(), limit)
+		ctx, cancel := context.WithDeadline(ctx, limit)
 		defer cancel()
 		err := c.Acks.Await(ctx, func() <-chan struct{} { return c.Feed.State().Changed }, func() bool {
 			return c.leadersServe(a.leaders, a.answer.Offset)
@@ -124,8 +124,8 @@ func (t *activeTerm) maybeSnapshot() {
 	}
 	t.snapshotting, t.lastSnapshot = true, time.Now()
 	image := c.Feed.Image()
-	c.wait.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), snapshotTimeout)
+	c.spawn(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 		defer cancel()
 		begin := time.Now()
 		info := metalog.SnapshotInfo{EndOffset: image.Offset() + 1, Epoch: image.Epoch()}

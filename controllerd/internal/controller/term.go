@@ -81,12 +81,12 @@ func (c *Controller) runTerm(ctx context.Context) error {
 	if c.manager.Image().FeatureLevel("metadata.version") == 0 {
 		t.run(nil, func(m *control.Manager) (control.Decision, error) { return m.Bootstrap(), nil })
 	}
-	t.startAppend(ctx)
+	t.startAppend()
 	c.Logger.Info("this controller is active", "epoch", t.term.Epoch(), "offset", c.manager.Image().Offset())
 	c.term.Store(t)
 	err = t.loop(ctx)
 	c.term.Store(nil)
-	t.standDown(ctx)
+	t.standDown()
 	return err
 }
 
@@ -148,7 +148,7 @@ func (t *activeTerm) loop(ctx context.Context) error {
 			return ctx.Err()
 		}
 		timer.Reset(t.periodic(time.Now()))
-		t.startAppend(ctx)
+		t.startAppend()
 	}
 }
 
@@ -256,7 +256,7 @@ func (t *activeTerm) park(a parkedAnswer) {
 }
 
 // startAppend appends what has queued, if nothing is under way.
-func (t *activeTerm) startAppend(ctx context.Context) {
+func (t *activeTerm) startAppend() {
 	if len(t.flying) > 0 || len(t.queue) == 0 {
 		return
 	}
@@ -280,15 +280,15 @@ func (t *activeTerm) startAppend(ctx context.Context) {
 		records = append(records, p.records...)
 	}
 	t.batch = b
-	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), appendTimeout)
+	t.c.spawn(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 		defer cancel()
 		err := t.term.Append(ctx, b)
 		if err == nil {
 			err = t.c.Feed.Offer(&b, records)
 		}
 		t.results <- err
-	}()
+	})
 }
 
 // appended takes the result of the append under way: on success the answers go out.
@@ -309,14 +309,14 @@ func (t *activeTerm) appended(err error) error {
 }
 
 // standDown ends a term: what was not appended is refused, and what may have been appended is told when the truth is known.
-func (t *activeTerm) standDown(ctx context.Context) {
+func (t *activeTerm) standDown() {
 	for _, p := range t.queue {
 		t.c.refuse(p.parked)
 	}
 	if len(t.flying) == 0 {
 		return
 	}
-	t.c.wait.Go(func() {
+	t.c.spawn(func(ctx context.Context) {
 		cause := t.failure
 		if cause == nil {
 			cause = <-t.results // The append is still under way.
@@ -342,7 +342,7 @@ func (c *Controller) resolve(ctx context.Context, epoch int32, base int64, flyin
 		c.refuse(parked)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	state, err := c.Feed.Await(ctx, func(s feed.State) bool { return s.Holder.Epoch > epoch || s.Next > base })
 	at, known := c.Feed.EpochAt(base)

@@ -11,12 +11,18 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// harmless are messages of etcd that are part of every start.
+// harmless are messages of etcd that are part of every start, or that repeat what another one says once: a peer that goes is
+// told of by "peer became inactive".
 var harmless = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,
 	"Failed to detect schema version":                                                      true,
 	"failed to update storage version":                                                     true,
+	"lost TCP streaming connection with remote peer":                                       true,
+	"closed TCP streaming connection with remote peer":                                     true,
+	"prober detected unhealthy status":                                                     true,
+	"failed to reach the peer URL":                                                         true,
+	"failed to get version":                                                                true,
 }
 
 // newZapLogger gives etcd a logger that writes to ours. Instead of ending the process, a fatal message reports to fail and

@@ -229,12 +229,12 @@ func TestStandbyWithoutContactGoesSilent(t *testing.T) {
 		if err := f.Await(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if n := s.source.opened.Load(); n != 1 {
 			t.Fatalf("%d streams while all was well", n)
 		}
 		s.contact.Store(false)
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if n := s.source.opened.Load(); n < 2 {
 			t.Fatal("the follower stays with a controller that is out of contact")
 		}
@@ -300,7 +300,7 @@ func TestReportersGetNoLog(t *testing.T) {
 		}}
 		synctest.Wait()
 		offer(t, s.feed, configBatch(1, 1, 1))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		if ack, _ := s.acks.Get(Follower{Kind: controllerv1.ServiceKind_SERVICE_KIND_STORAGE, ID: 7}); ack.Offset != 9 || ack.Epoch != 3 {
 			t.Fatalf("%+v", ack)
 		}

@@ -57,9 +57,17 @@ func (s *Server) Serve(stream Stream) error {
 	select {
 	case err = <-received:
 		cancel()
-		<-sent
+		err = errors.Join(err, ended(<-sent))
 	case err = <-sent:
 		// The receiver ends with the stream, when this handler has returned.
+	}
+	return err
+}
+
+// ended is what the end of the sending half has to tell beside that of the receiving half, which caused it.
+func ended(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
 	}
 	return err
 }

@@ -53,27 +53,37 @@ type Event struct {
 
 // Log is the metadata log as one controller sees it. All methods may be called from any goroutine.
 type Log interface {
+	Reader
+	Leader
 	// ClusterID gives the id of the cluster. The first caller ever settles it, by what it proposes.
 	ClusterID(ctx context.Context, proposed string) (string, error)
-	// Leadership gives true when this controller should claim the log, and false when it should stand down. It tells of the
-	// present state first, and only of the last state to a slow reader. There is one reader.
-	Leadership() <-chan bool
-	// InContact says whether this controller's view of the log is live, so that others may rely on it.
-	InContact() bool
-	// Claim makes this controller the only one that can append, and fences all earlier claims.
-	Claim(ctx context.Context, address string) (Term, error)
-	// Follow gives what happens to the log: first the present holder, if there is one, and the batches from an offset on,
-	// which must be the base of a batch or the end of the log, then what comes. It ends with an error: a *TruncatedError when
-	// the offset is gone, the context's error, or another.
-	Follow(ctx context.Context, from int64) iter.Seq2[Event, error]
-	// Snapshot opens the last snapshot.
-	Snapshot(ctx context.Context) (Snapshot, error)
 	// Voters are the members of the quorum.
 	Voters(ctx context.Context) ([]Voter, error)
 	// Failed tells, once, of a failure that the log cannot heal; the process should then stop.
 	Failed() <-chan error
 	// Close leaves the quorum, within the context's time.
 	Close(ctx context.Context) error
+}
+
+// Reader is the part of a log that every controller uses.
+type Reader interface {
+	// InContact says whether this controller's view of the log is live, so that others may rely on it.
+	InContact() bool
+	// Follow gives what happens to the log: first the present holder, if there is one, and the batches from an offset on,
+	// which must be the base of a batch or the end of the log, then what comes. It ends with an error: a *TruncatedError when
+	// the offset is gone, the context's error, or another.
+	Follow(ctx context.Context, from int64) iter.Seq2[Event, error]
+	// Snapshot opens the last snapshot.
+	Snapshot(ctx context.Context) (Snapshot, error)
+}
+
+// Leader is the part of a log that says who should append to it.
+type Leader interface {
+	// Leadership gives true when this controller should claim the log, and false when it should stand down. It tells of the
+	// present state first, and only of the last state to a slow reader. There is one reader.
+	Leadership() <-chan bool
+	// Claim makes this controller the only one that can append, and fences all earlier claims.
+	Claim(ctx context.Context, address string) (Term, error)
 }
 
 // Term is the time of one claim. Append is called by one goroutine at a time, PutSnapshot by one, too; the two may run at

@@ -196,7 +196,8 @@ func testFollow(t *testing.T, one, two metalog.Log) {
 	fromEnd.wantBatch(t, 5, 1, 2)
 	beyond := follow(t, one, 100)
 	select {
-	case <-beyond.err:
+	case err := <-beyond.err:
+		t.Log(err)
 	case <-time.After(patience):
 		t.Fatal("followed from beyond the end")
 	}
