@@ -61,7 +61,7 @@ func (s *Server) BrokerEpoch() int64 { return s.epoch.Load() }
 
 // Start opens the log directories and begins to register and to follow the metadata. The replicas are opened as soon as the
 // metadata says which ones there are; Ready tells when the node serves.
-func (s *Server) Start(context.Context) error {
+func (s *Server) Start(ctx context.Context) error {
 	dirs, err := logdir.Open(s.config.LogDirs, s.config.NodeID, s.config.ClusterID, s.deps.Logger)
 	if err != nil {
 		return fmt.Errorf("storage node %d: %w", s.config.NodeID, err)
@@ -80,10 +80,10 @@ func (s *Server) Start(context.Context) error {
 	if s.metrics, err = registerMetrics(s.deps.Meter, s.node); err != nil {
 		return errors.Join(fmt.Errorf("storage node metrics: %w", err), dirs.Close())
 	}
-	s.node.Start()
+	s.node.Start(ctx)
 	s.facade.open(s.node)
 	s.deps.Metadata.Subscribe(s.node)
-	s.member.Start()
+	s.member.Start(ctx)
 	return nil
 }
 

@@ -37,7 +37,6 @@ type world struct {
 	image     *metadata.Image
 	publisher metadata.Publisher
 	requests  []kmsg.Request
-	topicID   uuid.UUID
 }
 
 func newWorld(t *testing.T) *world { return &world{t: t, image: metadata.Empty("cluster-1")} }

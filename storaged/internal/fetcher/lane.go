@@ -116,7 +116,8 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 		l.rotate(brought[len(brought)-1])
 	}
 	l.news(brought)
-	l.rejoin(lost)
+	// The interrupt of the fetch is not meant for what follows.
+	l.rejoin(l.worker.set.ctx, lost)
 }
 
 // failed waits before the next try when a fetch as a whole came to nothing.
@@ -191,7 +192,7 @@ func (l *lane) rotate(last *part) {
 }
 
 // rejoin brings replicas back whose offset the leader does not have: they have to know where its log begins and ends.
-func (l *lane) rejoin(lost []*part) {
+func (l *lane) rejoin(ctx context.Context, lost []*part) {
 	if len(lost) == 0 {
 		return
 	}
@@ -210,8 +211,7 @@ func (l *lane) rejoin(lost []*part) {
 			})
 		}
 	}
-	// The interrupt of the lane's fetch is not meant for this.
-	ctx, cancel := context.WithTimeout(l.worker.set.ctx, c.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	resp, err := node.ListOffsets(ctx, ask)
 	if err != nil || len(resp.GetPartitions()) != len(ask.Partitions) {

@@ -146,7 +146,7 @@ func (d *Dir) Space() (total, usable int64, err error) {
 	if err := unix.Statfs(d.path, &st); err != nil {
 		return 0, 0, err
 	}
-	return int64(st.Blocks) * int64(st.Bsize), int64(st.Bavail) * int64(st.Bsize), nil
+	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil
 }
 
 // Found is a replica's directory on disk.

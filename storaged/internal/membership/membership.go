@@ -96,8 +96,9 @@ func New(c Config, controller Controller) *Member {
 }
 
 // Start begins to register and returns at once.
-func (m *Member) Start() {
-	ctx, cancel := context.WithCancel(context.Background())
+func (m *Member) Start(ctx context.Context) {
+	// The context bounds the start only.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = cancel
 	go m.run(ctx)
 }

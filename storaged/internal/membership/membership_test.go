@@ -62,6 +62,9 @@ func (c *fakeController) set(change func()) {
 	change()
 }
 
+// pass lets fake time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
 type fixture struct {
 	member     *Member
 	controller *fakeController
@@ -97,7 +100,7 @@ func start(t *testing.T) *fixture {
 		Interval:   2 * time.Second,
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}, f.controller)
-	f.member.Start()
+	f.member.Start(t.Context())
 	t.Cleanup(f.member.Stop)
 	return f
 }
@@ -127,7 +130,7 @@ func TestRegistersAnewWhenForgotten(t *testing.T) {
 		f.apply(100)
 		synctest.Wait()
 		f.controller.set(func() { f.controller.forget = true })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		synctest.Wait()
 		if f.member.Epoch() != 20 || f.member.Ready() != nil {
 			t.Fatalf("epoch %d, %v", f.member.Epoch(), f.member.Ready())
@@ -144,9 +147,9 @@ func TestControllerAwayForAWhile(t *testing.T) {
 		f.apply(100)
 		synctest.Wait()
 		f.controller.set(func() { f.controller.down = true })
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		f.controller.set(func() { f.controller.down = false })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		synctest.Wait()
 		if f.member.Epoch() != 10 || f.member.Ready() != nil {
 			t.Fatalf("epoch %d, %v", f.member.Epoch(), f.member.Ready())

@@ -28,7 +28,6 @@ import (
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/node"
-	"chancery/storaged/internal/replica"
 )
 
 // cluster is some nodes in one process with a model of the controller.
@@ -98,11 +97,11 @@ func (c *cluster) start(id int32) *node.Node {
 		Epoch:           func() int64 { return c.epoch(id) },
 		Nodes:           func(to int32) (storage.Node, error) { return c.reach(id, to) },
 		Controller:      c,
-		OpenLog:         func(o log.Options) (replica.Log, error) { return c.log(id, o) },
+		OpenLog:         func(o log.Options) (*log.Log, error) { return c.log(id, o) },
 		DirectoryFailed: func() { c.set(func() { c.failed++ }) }, Fatal: func(error) {}, Applied: func() {},
 		Logger: quiet(),
 	})
-	n.Start()
+	n.Start(c.t.Context())
 	c.mu.Lock()
 	c.nodes[id] = n
 	c.mu.Unlock()
@@ -141,7 +140,7 @@ func (c *cluster) reach(from, to int32) (storage.Node, error) {
 }
 
 // log opens a log on disk and remembers it, so that tests can look into it.
-func (c *cluster) log(id int32, o log.Options) (replica.Log, error) {
+func (c *cluster) log(id int32, o log.Options) (*log.Log, error) {
 	c.mu.Lock()
 	o.FS = c.disks[id]
 	c.mu.Unlock()
@@ -311,20 +310,14 @@ func producerBatch(producer int64, sequence int32, values ...string) storage.Buf
 	for _, v := range values {
 		b.Append(time.Now().UnixMilli(), []byte("k"), []byte(v))
 	}
-	data, err := b.Build()
-	if err != nil {
-		panic(err)
-	}
+	data, _ := b.Build() // only codecs fail, and there is none
 	return mem.BufferSlice{mem.SliceBuffer(data)}
 }
 
 func build(o recordbatch.BatchOptions, key []byte) storage.Buffers {
 	b := recordbatch.NewBuilder(nil, o)
 	b.Append(time.Now().UnixMilli(), key, []byte("v"))
-	data, err := b.Build()
-	if err != nil {
-		panic(err)
-	}
+	data, _ := b.Build() // only codecs fail, and there is none
 	return mem.BufferSlice{mem.SliceBuffer(data)}
 }
 
@@ -398,6 +391,9 @@ func (c *cluster) everything(id int32, topic uuid.UUID) []string {
 	return values(c.t, storage.FetchPartitionResult{Records: records})
 }
 
+// pass lets fake time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
 // eventually waits, in fake time, until a condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
@@ -406,7 +402,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 		if condition() {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 	}
 	t.Fatalf("never: %s", what)
 }

@@ -76,7 +76,7 @@ func TestConsumersAreSentToTheirRack(t *testing.T) {
 		}
 		topic := c.topic("a", 1, 1, 2, 3)
 		produce(c.node(1), appendRequest(topic, storage.AcksAll, batch("0")))
-		time.Sleep(time.Second)
+		pass(time.Second)
 		for rack, want := range map[string]int32{"": -1, "r1": -1, "r2": 2, "r3": 3, "elsewhere": -1} {
 			req := fetchRequest(topic, 0)
 			req.RackID = rack
@@ -121,7 +121,7 @@ func TestQuietPartitionsHaveNewsAtOnce(t *testing.T) {
 			if took := send(7); took > 50*time.Millisecond {
 				t.Fatalf("append %d took %v", i, took)
 			}
-			time.Sleep(100 * time.Millisecond)
+			pass(100 * time.Millisecond)
 		}
 		for p := range int32(100) {
 			if took := send(p); took > 50*time.Millisecond {
@@ -179,7 +179,7 @@ func TestReplicaThatIsMovedAway(t *testing.T) {
 		req := fetchRequest(topic, 1)
 		req.MaxWaitMs = 60_000
 		go func() { waiting <- fetch(t, c.node(1), req) }()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		r := metarecord.NewPartitionChange(topic, 0)
 		r.Leader, r.ISR, r.Replicas = 2, []int32{2}, []int32{2}
 		c.commit(r)

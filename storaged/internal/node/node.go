@@ -41,7 +41,7 @@ type Options struct {
 	Nodes      func(id int32) (storage.Node, error)
 	Controller Controller
 	// OpenLog opens a replica's log; nil opens the one on disk.
-	OpenLog func(log.Options) (replica.Log, error)
+	OpenLog func(log.Options) (*log.Log, error)
 	// DirectoryFailed is told when a log directory has gone offline, Fatal when there is none left.
 	DirectoryFailed func()
 	Fatal           func(error)
@@ -98,7 +98,7 @@ const rackAwareSelector = "org.apache.kafka.common.replica.RackAwareReplicaSelec
 // New makes a node without replicas.
 func New(o Options) *Node {
 	if o.OpenLog == nil {
-		o.OpenLog = openLog
+		o.OpenLog = log.Open
 	}
 	n := &Node{
 		o: o, metrics: &replica.Metrics{}, replicas: map[replica.Key]*replica.Replica{}, stopping: make(chan struct{}), pools: &log.Pools{},
@@ -146,9 +146,9 @@ func New(o Options) *Node {
 }
 
 // Start begins the work that is done from time to time.
-func (n *Node) Start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	n.cancel = cancel
+func (n *Node) Start(ctx context.Context) {
+	// The context bounds the start only.
+	ctx, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	n.startTasks(ctx)
 }
 
@@ -174,14 +174,6 @@ func (n *Node) Stop() {
 		}
 	})
 	n.checkpointLogs()
-}
-
-func openLog(o log.Options) (replica.Log, error) {
-	l, err := log.Open(o)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 // brokerState is what the newest image says about a storage node.

@@ -56,7 +56,7 @@ func TestNothingIsReadBeforeItIsCommitted(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		c.set(func() { c.cut[2] = true })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if r := produce(c.node(1), appendRequest(topic, storage.AcksLeader, batch("1"))); r.Error != errcode.None {
 			t.Fatalf("%+v", r)
 		}
@@ -91,7 +91,7 @@ func TestMinInsyncReplicas(t *testing.T) {
 			t.Fatalf("a minimum above the replication factor blocks: %+v", r)
 		}
 		c.set(func() { c.cut[2] = true })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if r := produce(c.node(1), appendRequest(topic, storage.AcksLeader, batch("0"))); r.Error != errcode.None {
 			t.Fatalf("%+v", r)
 		}
@@ -120,10 +120,10 @@ func TestFailoverCutsWhatWasNotCommitted(t *testing.T) {
 			}
 		}
 		c.set(func() { c.cut[1] = true })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		waiting := make(chan storage.PartitionAppendResult, 1)
 		c.node(1).Append(appendRequest(topic, storage.AcksAll, batch("lost")), func(r *storage.AppendResult) { waiting <- r.Partitions[0] })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		c.elect(topic, 2, 2, 3)
 		if r := <-waiting; r.Error != errcode.NotLeaderOrFollower || !r.OutcomeUnknown {
 			t.Fatalf("%+v", r)
@@ -183,7 +183,7 @@ func TestLongPoll(t *testing.T) {
 			defer close(done)
 			got = fetch(t, c.node(1), req)
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		produce(c.node(1), appendRequest(topic, storage.AcksLeader, batch("0")))
 		begin = time.Now()
 		<-done
@@ -202,7 +202,7 @@ func TestLongPoll(t *testing.T) {
 			readAfter = time.Since(begin)
 		}()
 		for i := range 4 {
-			time.Sleep(time.Second)
+			pass(time.Second)
 			produce(c.node(1), appendRequest(topic, storage.AcksLeader, batch(fmt.Sprint(i+1))))
 		}
 		<-done
@@ -412,7 +412,7 @@ func TestSenderThatKnowsFirst(t *testing.T) {
 			defer close(fetched)
 			got = fetch(t, c.node(1), req)
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if len(order) != 0 {
 			t.Fatal("an answer came before the image", order)
 		}
@@ -474,7 +474,7 @@ func TestCoordinatorsAreFenced(t *testing.T) {
 			}
 			end <- resp.GetPartitions()[0]
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if r := write(4); r.Error != errcode.None {
 			t.Fatalf("%+v", r)
 		}
@@ -544,7 +544,7 @@ func TestDeleteRecords(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		c.set(func() { c.cut[2] = true })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		begin = time.Now()
 		if code, _ := remove(3); code != errcode.RequestTimedOut || time.Since(begin) != 3*time.Second {
 			t.Fatal(code.Name(), time.Since(begin))
@@ -591,7 +591,7 @@ func TestListOffsets(t *testing.T) {
 		for i := range 3 {
 			times = append(times, time.Now().UnixMilli())
 			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i))))
-			time.Sleep(time.Second)
+			pass(time.Second)
 		}
 		for _, x := range []struct{ at, offset, timestamp int64 }{
 			{-1, 3, -1}, {-2, 0, -1}, {-3, 2, times[2]}, {-4, 0, -1}, {-5, -1, -1}, {-6, -1, -1},
@@ -604,7 +604,7 @@ func TestListOffsets(t *testing.T) {
 		}
 		// A new leader that does not know yet what is committed says so.
 		c.set(func() { c.cut[1] = true })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		produce(c.node(1), appendRequest(topic, storage.AcksLeader, batch("x")))
 		c.elect(topic, 2, 2, 1)
 		c.elect(topic, 1, 1, 2)
@@ -673,9 +673,9 @@ func TestISRChangeIsRepeatedUntilTheControllerAnswers(t *testing.T) {
 		topic := c.topic("a", 1, 1, 2)
 		produce(c.node(1), appendRequest(topic, storage.AcksAll, batch("0")))
 		c.set(func() { c.cut[2], c.refuse = true, errcode.NetworkException })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		produce(c.node(1), appendRequest(topic, storage.AcksLeader, batch("1")))
-		time.Sleep(20 * time.Second)
+		pass(20 * time.Second)
 		var tries int
 		c.set(func() { tries, c.refuse = c.alters, errcode.None })
 		if tries < 5 || tries > 40 {

@@ -251,7 +251,7 @@ func (r *Replica) write(now time.Time) {
 			r.await(waitingAck{s.appendEvent, r.batches[i].Header().NextOffset(), s.result})
 		}
 	}
-	r.apply(now, r.machine.Appended(now, end))
+	r.apply(r.machine.Appended(now, end))
 	for _, s := range r.staged {
 		if s.op.req.Acks != storage.AcksAll {
 			s.settle(s.result)

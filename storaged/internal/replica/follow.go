@@ -1,8 +1,8 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
-	"time"
 
 	"google.golang.org/grpc/mem"
 
@@ -28,6 +28,9 @@ func (r *Replica) News(res *storage.FetchPartitionResult) bool {
 		min(res.HighWatermark, v.LogEnd) > v.HighWatermark || res.LogStartOffset > v.LogStart
 }
 
+// errLeaderFile says that a leader in this process could not be read from: its trouble, not the follower's.
+var errLeaderFile = errors.New("the leader's file cannot be read")
+
 // TakeCopied gives a follower what its fetch brought.
 func (r *Replica) TakeCopied(c *Copied) { r.post(event{copied: c}) }
 
@@ -37,7 +40,11 @@ func (r *Replica) takeCopied(c *Copied) {
 	if !r.usable() || !r.machine.FollowsIn(c.LeaderEpoch) || c.FetchOffset != r.machine.LogEnd() {
 		return
 	}
-	if err := r.copyIn(c); err != nil {
+	err := r.copyIn(c)
+	switch {
+	case errors.Is(err, errLeaderFile):
+		r.env.Logger.Warn("cannot read what the leader gave", "partition", r.String(), "error", err)
+	case err != nil:
 		r.fail(err)
 	}
 }
@@ -51,7 +58,7 @@ func (r *Replica) copyIn(c *Copied) error {
 		return err
 	}
 	if end := r.log.LogEndOffset(); end != r.machine.LogEnd() || res.HighWatermark > r.machine.HighWatermark() {
-		r.apply(time.Now(), r.machine.Followed(end, res.HighWatermark))
+		r.apply(r.machine.Followed(end, res.HighWatermark))
 	}
 	if start := res.LogStartOffset; start > r.machine.LogStart() && start <= r.machine.LogEnd() {
 		if err := r.log.SetLogStartOffset(start); err != nil {
@@ -73,7 +80,7 @@ func (r *Replica) appendCopied(c *Copied) error {
 	if len(records.Files) > 0 {
 		data, err := records.ReadAll()
 		if err != nil {
-			return nil // the leader's file, not ours: the next fetch tries again
+			return fmt.Errorf("%w: %w", errLeaderFile, err)
 		}
 		buffers = mem.BufferSlice{mem.SliceBuffer(data)}
 	}
@@ -99,7 +106,7 @@ func (r *Replica) cut(leader storage.EpochEndOffset) error {
 	}
 	out := r.machine.Truncated(r.log.LogEndOffset())
 	r.log.SetHighWatermark(r.machine.HighWatermark())
-	r.apply(time.Now(), out)
+	r.apply(out)
 	return nil
 }
 
@@ -110,7 +117,7 @@ func (r *Replica) restartAt(offset int64) error {
 	}
 	out := r.machine.Restarted(offset)
 	r.log.SetHighWatermark(offset)
-	r.apply(time.Now(), out)
+	r.apply(out)
 	return nil
 }
 

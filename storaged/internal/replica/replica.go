@@ -67,7 +67,7 @@ type Replica struct {
 	flushMs atomic.Int64
 
 	// The rest belongs to the loop, but for log, which never changes and can be read by all.
-	log     Log
+	log     *log.Log
 	machine *partition.Partition
 	config  *configdef.Topic
 	rules   recordbatch.Rules
@@ -86,7 +86,7 @@ type Options struct {
 	Dir    *logdir.Dir
 	Config *configdef.Topic
 	// Log is open; nil for a replica that is out of reach, because its directory does not work.
-	Log           Log
+	Log           *log.Log
 	HighWatermark int64
 	// Shards is the kind of coordinator shards that the topic holds; 0 for ordinary topics.
 	Shards metadata.ShardKind
@@ -120,13 +120,8 @@ func (r *Replica) Dir() *logdir.Dir { return r.dir }
 // View is the present state.
 func (r *Replica) View() *View { return r.view.Load() }
 
-// Log is for readers; nil when the replica is out of reach.
-func (r *Replica) Log() LogReader {
-	if r.log == nil {
-		return nil
-	}
-	return r.log
-}
+// Log is for readers, who must not change it; nil when the replica is out of reach.
+func (r *Replica) Log() *log.Log { return r.log }
 
 // Producers are the producers that the log knows.
 func (r *Replica) Producers() []log.Producer { return r.log.ActiveProducers() }
@@ -148,7 +143,7 @@ func (r *Replica) Apply(self int32, reg *metadata.Partition, done func()) {
 		} else {
 			out = r.machine.BecomeFollower(reg)
 		}
-		r.apply(now, out)
+		r.apply(out)
 		if v := r.View(); v.LeaderEpoch != before.LeaderEpoch || v.Role != before.Role {
 			r.env.Logger.Debug("replica has a new role", "partition", r.String(), "leader", v.Leader, "epoch", v.LeaderEpoch,
 				"leads", v.Leads(), "log_end", v.LogEnd, "high_watermark", v.HighWatermark)
@@ -169,7 +164,7 @@ func (r *Replica) Configure(c *configdef.Topic) {
 		if r.usable() {
 			r.log.SetConfig(c)
 			now := time.Now()
-			r.apply(now, r.machine.SetMinISR(now, c.MinInsyncReplicas))
+			r.apply(r.machine.SetMinISR(now, c.MinInsyncReplicas))
 		}
 	}})
 }
@@ -178,7 +173,7 @@ func (r *Replica) Configure(c *configdef.Topic) {
 func (r *Replica) BrokersChanged() {
 	r.post(event{do: func() {
 		now := time.Now()
-		r.apply(now, r.machine.BrokersChanged(now))
+		r.apply(r.machine.BrokersChanged(now))
 	}})
 }
 
@@ -186,7 +181,7 @@ func (r *Replica) BrokersChanged() {
 func (r *Replica) Tick() {
 	r.post(event{do: func() {
 		now := time.Now()
-		r.apply(now, r.machine.Tick(now))
+		r.apply(r.machine.Tick(now))
 	}})
 }
 
@@ -194,21 +189,21 @@ func (r *Replica) Tick() {
 func (r *Replica) Altered(p *partition.AlterPartition, a partition.Altered) {
 	r.post(event{do: func() {
 		now := time.Now()
-		r.apply(now, r.machine.AlterPartitionDone(now, p, a))
+		r.apply(r.machine.AlterPartitionDone(now, p, a))
 	}})
 }
 
 // AlterFailed brings the controller's refusal, or the failure to reach it.
 func (r *Replica) AlterFailed(p *partition.AlterPartition, code errcode.Code) {
 	r.env.Metrics.FailedISRUpdates.Add(1)
-	r.post(event{do: func() { r.apply(time.Now(), r.machine.AlterPartitionFailed(p, code)) }})
+	r.post(event{do: func() { r.apply(r.machine.AlterPartitionFailed(p, code)) }})
 }
 
 // usable says whether the log may be written to.
 func (r *Replica) usable() bool { return r.log != nil && !r.failed && !r.closed }
 
 // apply carries out what the machine asks for, in the order that partition.Effects gives.
-func (r *Replica) apply(now time.Time, out partition.Effects) {
+func (r *Replica) apply(out partition.Effects) {
 	if out.AssignEpoch != nil {
 		if err := r.log.AssignEpochStart(out.AssignEpoch.Epoch, out.AssignEpoch.Offset); err != nil {
 			r.fail(fmt.Errorf("note leader epoch: %w", err))
@@ -273,7 +268,7 @@ func (r *Replica) goOffline() {
 	}
 	r.failed = true
 	out := r.machine.GoOffline(errcode.KafkaStorageError)
-	r.apply(time.Now(), out)
+	r.apply(out)
 	r.failWaiting(errcode.KafkaStorageError)
 }
 
@@ -288,7 +283,7 @@ func (r *Replica) Close(remove bool) error {
 		if remove {
 			code = errcode.UnknownTopicOrPartition
 		}
-		r.apply(time.Now(), r.machine.GoOffline(code))
+		r.apply(r.machine.GoOffline(code))
 		r.failWaiting(code)
 		usable := r.usable()
 		r.closed = true
@@ -326,7 +321,7 @@ func (r *Replica) Retain(now time.Time) {
 // startMoved takes in that the log begins at a later offset.
 func (r *Replica) startMoved() {
 	r.machine.LogStartMoved(r.log.LogStartOffset())
-	r.apply(time.Now(), partition.Effects{LowWatermarkMoved: true})
+	r.apply(partition.Effects{LowWatermarkMoved: true})
 }
 
 // FlushDue makes the log durable when flush.ms have passed since the last time. Appends go on meanwhile.
@@ -418,5 +413,5 @@ func (r *Replica) followerFetched(f partition.FollowerFetch) {
 	if !out.HighWatermarkMoved && out.AlterPartition == nil && !out.LowWatermarkMoved && before == r.machine.HighWatermark() {
 		return
 	}
-	r.apply(now, out)
+	r.apply(out)
 }
