@@ -66,7 +66,7 @@ func New(c Config, d Deps) (*Server, error) {
 	acks := feed.NewAcks()
 	s.service = &server.Server{
 		Feed: s.feed, Acks: acks,
-		Follow: &feed.Server{Feed: s.feed, Acks: acks, InContact: s.inContact, Stopping: s.stopping},
+		Follow: &feed.Server{Feed: s.feed, Acks: acks, InContact: s.inContact, IsActive: s.Active, Stopping: s.stopping},
 	}
 	s.service.Controller = controller.New(controller.Options{
 		ID: c.NodeID, Address: c.Address, Feed: s.feed, Acks: acks, Control: s.settings(),

@@ -149,6 +149,7 @@ type setup struct {
 	feed    *Feed
 	acks    *Acks
 	contact atomic.Bool
+	active  atomic.Bool
 	stop    chan struct{}
 	source  *source
 }
@@ -157,7 +158,7 @@ func newSetup(t *testing.T) *setup {
 	s := &setup{feed: newFeed(t), acks: NewAcks(), stop: make(chan struct{})}
 	s.contact.Store(true)
 	channel := transport.NewLocal(transport.NewPool()).Channel("controller")
-	controllerv1.RegisterControllerServer(channel, followable{server: &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, Stopping: s.stop}})
+	controllerv1.RegisterControllerServer(channel, followable{server: &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, IsActive: s.active.Load, Stopping: s.stop}})
 	s.source = &source{channel: channel}
 	return s
 }
@@ -293,7 +294,7 @@ func TestReportersGetNoLog(t *testing.T) {
 		stream := &rawStream{ctx: ctx, requests: make(chan *controllerv1.FollowMetadataRequest, 2)}
 		stream.requests <- &controllerv1.FollowMetadataRequest{Kind: controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER, Id: 2, AcksOnly: true}
 		ended := make(chan error, 1)
-		server := &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, Stopping: s.stop}
+		server := &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, IsActive: s.active.Load, Stopping: s.stop}
 		go func() { ended <- server.Serve(stream) }()
 		stream.requests <- &controllerv1.FollowMetadataRequest{AppliedOffset: 0, Relayed: []*controllerv1.FollowerAck{
 			{Kind: controllerv1.ServiceKind_SERVICE_KIND_STORAGE, Id: 7, MemberEpoch: 3, AppliedOffset: 9},
@@ -331,7 +332,7 @@ func TestSlowFollowerIsCut(t *testing.T) {
 		stream := &rawStream{ctx: ctx, requests: make(chan *controllerv1.FollowMetadataRequest, 1), block: make(chan struct{})}
 		stream.requests <- &controllerv1.FollowMetadataRequest{LastEpoch: -1}
 		ended := make(chan error, 1)
-		server := &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, Stopping: s.stop}
+		server := &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, IsActive: s.active.Load, Stopping: s.stop}
 		go func() { ended <- server.Serve(stream) }()
 		synctest.Wait()
 		s.feed.limit = 1
@@ -345,11 +346,43 @@ func TestSlowFollowerIsCut(t *testing.T) {
 	})
 }
 
+func TestStandbyDoesNotTakeFollowersBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t)
+		offer(t, s.feed, configBatch(0, 1, 1))
+		server := &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, IsActive: s.active.Load, Stopping: s.stop}
+		serve := func() (*rawStream, <-chan error) {
+			stream := &rawStream{ctx: t.Context(), requests: make(chan *controllerv1.FollowMetadataRequest, 1)}
+			stream.requests <- &controllerv1.FollowMetadataRequest{FromOffset: 2, LastEpoch: 1}
+			ended := make(chan error, 1)
+			go func() { ended <- server.Serve(stream) }()
+			return stream, ended
+		}
+		if _, ended := serve(); <-ended == nil {
+			t.Fatal("a standby that is behind serves")
+		}
+		stream, ended := serve()
+		synctest.Wait()
+		offer(t, s.feed, configBatch(1, 1, 1))
+		offer(t, s.feed, configBatch(2, 1, 1))
+		synctest.Wait()
+		stream.mu.Lock()
+		if len(stream.sent) == 0 || stream.sent[0].GetBatch().GetBaseOffset() != 2 {
+			t.Errorf("sent %v", stream.sent)
+		}
+		stream.mu.Unlock()
+		close(stream.requests)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func TestOtherClustersAreRefused(t *testing.T) {
 	s := newSetup(t)
 	stream := &rawStream{ctx: t.Context(), requests: make(chan *controllerv1.FollowMetadataRequest, 1)}
 	stream.requests <- &controllerv1.FollowMetadataRequest{ClusterId: "another"}
-	server := &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, Stopping: s.stop}
+	server := &Server{Feed: s.feed, Acks: s.acks, InContact: s.contact.Load, IsActive: s.active.Load, Stopping: s.stop}
 	if err := server.Serve(stream); err == nil {
 		t.Fatal("a member of another cluster may follow")
 	}

@@ -16,6 +16,9 @@ import (
 // heartbeatInterval is how often followers hear that the controller lives.
 const heartbeatInterval = 500 * time.Millisecond
 
+// catchUpPatience is how long a follower waits for a standby that is behind it.
+const catchUpPatience = time.Second
+
 var errNotLoaded = errcode.NotController.Wrap(errors.New("this controller has no metadata yet"))
 
 // Stream is the server's side of FollowMetadata.
@@ -30,6 +33,8 @@ type Server struct {
 	Acks *Acks
 	// InContact says whether the feed is live; while it is not, followers get no heartbeats and go elsewhere.
 	InContact func() bool
+	// IsActive says whether this controller is the active one, whose log no follower can be ahead of.
+	IsActive func() bool
 	// Stopping is closed when the controller stops.
 	Stopping <-chan struct{}
 }
@@ -49,6 +54,9 @@ func (s *Server) Serve(stream Stream) error {
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
+	if err := s.catchUp(ctx, first); err != nil {
+		return err
+	}
 	received := make(chan error, 1)
 	go func() { received <- s.receive(stream, Follower{first.GetKind(), first.GetId()}) }()
 	f := &follower{server: s, stream: stream, next: first.GetFromOffset(), acksOnly: first.GetAcksOnly()}
@@ -62,6 +70,20 @@ func (s *Server) Serve(stream Stream) error {
 		// The receiver ends with the stream, when this handler has returned.
 	}
 	return err
+}
+
+// catchUp waits until this controller has seen all that a follower has: a standby may be a little behind, and must not take
+// the follower back. Only the active controller knows that what a follower has is not in the log.
+func (s *Server) catchUp(ctx context.Context, first *controllerv1.FollowMetadataRequest) error {
+	if first.GetAcksOnly() || s.IsActive() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, catchUpPatience)
+	defer cancel()
+	if _, err := s.Feed.Await(ctx, func(f State) bool { return f.Next >= first.GetFromOffset() }); err != nil {
+		return errcode.NotController.Wrap(fmt.Errorf("this controller is behind offset %d: %w", first.GetFromOffset(), err))
+	}
+	return nil
 }
 
 // ended is what the end of the sending half has to tell beside that of the receiving half, which caused it.
