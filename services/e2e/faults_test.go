@@ -34,7 +34,7 @@ func TestKilledGateways(t *testing.T) {
 	for round := range roundsOfFaults(t) {
 		name := fmt.Sprintf("gateway-%d", round%2+1)
 		p.Kill(name)
-		t.Logf("round %d: work goes on %s after the kill of %s", round, l.awaitProgress("the kill of "+name).Round(time.Millisecond), name)
+		l.awaitProgress("the kill of " + name)
 		p.Restart(name)
 		l.awaitProgress("the return of " + name)
 	}
@@ -48,7 +48,7 @@ func TestStoppedGateways(t *testing.T) {
 	for round := range roundsOfFaults(t) {
 		name := fmt.Sprintf("gateway-%d", round%2+1)
 		p.Stop(name)
-		t.Logf("round %d: work goes on %s after the stop of %s", round, l.awaitProgress("the stop of "+name).Round(time.Millisecond), name)
+		l.awaitProgress("the stop of " + name)
 		p.Restart(name)
 	}
 	l.finish(p.Bootstrap)
@@ -61,7 +61,7 @@ func TestKilledStorage(t *testing.T) {
 	for round := range roundsOfFaults(t) {
 		name := fmt.Sprintf("storage-%d", round%3+1)
 		p.Kill(name)
-		t.Logf("round %d: work goes on %s after the kill of %s", round, l.awaitProgress("the kill of "+name).Round(time.Millisecond), name)
+		l.awaitProgress("the kill of " + name)
 		p.Restart(name)
 		awaitInSync(t, l.adm, l.topic)
 	}
@@ -75,7 +75,7 @@ func TestStoppedStorage(t *testing.T) {
 	for round := range roundsOfFaults(t) {
 		name := fmt.Sprintf("storage-%d", round%3+1)
 		p.Stop(name)
-		t.Logf("round %d: work goes on %s after the stop of %s", round, l.awaitProgress("the stop of "+name).Round(time.Millisecond), name)
+		l.awaitProgress("the stop of " + name)
 		p.Restart(name)
 		awaitInSync(t, l.adm, l.topic)
 	}
@@ -92,7 +92,7 @@ func TestPausedStorage(t *testing.T) {
 		name := fmt.Sprintf("storage-%d", id)
 		p.Pause(name)
 		awaitNoLeader(t, l.adm, l.topic, id)
-		t.Logf("round %d: work goes on %s after the loss of %s", round, l.awaitProgress("the pause of "+name).Round(time.Millisecond), name)
+		l.awaitProgress("the pause of " + name)
 		p.Resume(name)
 		awaitInSync(t, l.adm, l.topic)
 	}
@@ -230,8 +230,11 @@ func activeController(ctx context.Context, t *testing.T, bootstrap []string) int
 		topic.Partitions = append(topic.Partitions, kmsg.NewDescribeQuorumRequestTopicPartition())
 		req.Topics = append(req.Topics, topic)
 		resp, err := req.RequestWith(ctx, cl)
-		if err != nil || len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-			return false, errors.Join(err, fmt.Errorf("quorum described with %d topics", len(resp.Topics)))
+		if err != nil {
+			return false, err
+		}
+		if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+			return false, fmt.Errorf("quorum described with %d topics and the error %d", len(resp.Topics), resp.ErrorCode)
 		}
 		leader = resp.Topics[0].Partitions[0].LeaderID
 		return leader >= 0, nil

@@ -23,6 +23,8 @@ const (
 	loadProducers = 3
 	// loadWindow is how many records of a producer are under way at once.
 	loadWindow = 200
+	// quickMetadata lets clients ask soon where to go after a fault; by default they wait for seconds.
+	quickMetadata = 100 * time.Millisecond
 	// recoveryTime is how long a cluster may take until work goes on after a fault. The fencing of a silent member alone
 	// takes nine seconds.
 	recoveryTime = 60 * time.Second
@@ -74,7 +76,7 @@ func startLoad(t *testing.T, p *testkit.Playground, name string) *load {
 
 func (l *load) produce(ctx context.Context, bootstrap []string, s source) error {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap...), kgo.ProducerLinger(time.Millisecond), kgo.RecordDeliveryTimeout(2*recoveryTime),
-		kgo.ProduceRequestTimeout(5*time.Second), kgo.RequestTimeoutOverhead(5*time.Second), kgo.WithLogger(clientLog{l.log.With("producer", s.producer)}))
+		kgo.MetadataMinAge(quickMetadata), kgo.ProduceRequestTimeout(5*time.Second), kgo.RequestTimeoutOverhead(5*time.Second), kgo.WithLogger(clientLog{l.log.With("producer", s.producer)}))
 	if err != nil {
 		return err
 	}
@@ -107,7 +109,7 @@ func (l *load) produce(ctx context.Context, bootstrap []string, s source) error 
 
 func (l *load) consume(ctx context.Context, bootstrap []string, number int) error {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap...), kgo.ConsumerGroup(l.group), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.AutoCommitInterval(200*time.Millisecond), kgo.HeartbeatInterval(500*time.Millisecond), kgo.WithLogger(clientLog{l.log.With("member", number)}))
+		kgo.MetadataMinAge(quickMetadata), kgo.AutoCommitInterval(200*time.Millisecond), kgo.HeartbeatInterval(500*time.Millisecond), kgo.WithLogger(clientLog{l.log.With("member", number)}))
 	if err != nil {
 		return err
 	}
@@ -136,19 +138,27 @@ func (c clientLog) Log(level kgo.LogLevel, message string, keyValues ...any) {
 // progressRecords is how many records must be acknowledged, and read, for work to count as going on.
 const progressRecords = 500
 
-// awaitProgress waits until both producers and the group have done more since now, and says how long that took.
-func (l *load) awaitProgress(after string) time.Duration {
+// awaitProgress waits until both the producers and the group have done more since now, and tells how long each took.
+func (l *load) awaitProgress(after string) {
 	l.t.Helper()
 	begin := time.Now()
 	acks0, _, _ := l.history.counts()
 	_, reads0, _ := l.grouped.counts()
 	timer := time.NewTimer(recoveryTime)
 	defer timer.Stop()
+	var acksAfter, readsAfter time.Duration
 	for {
 		acks, _, moved := l.history.counts()
 		_, reads, read := l.grouped.counts()
-		if acks >= acks0+progressRecords && reads >= reads0+progressRecords {
-			return time.Since(begin)
+		if acks >= acks0+progressRecords && acksAfter == 0 {
+			acksAfter = time.Since(begin)
+		}
+		if reads >= reads0+progressRecords && readsAfter == 0 {
+			readsAfter = time.Since(begin)
+		}
+		if acksAfter > 0 && readsAfter > 0 {
+			l.t.Logf("after %s: writing goes on in %s, reading in %s", after, acksAfter.Round(time.Millisecond), readsAfter.Round(time.Millisecond))
+			return
 		}
 		select {
 		case <-moved:

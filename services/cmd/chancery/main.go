@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,7 @@ func rootCommand() *cobra.Command {
 		Short:         "A broker for Apache Kafka's protocol, split into services",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := c.Help(); err != nil {
 				return failure{err}
@@ -73,6 +74,7 @@ func rootCommand() *cobra.Command {
 			return errors.New("no command given")
 		},
 	}
+	root.SuggestionsMinimumDistance = 2
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(allCommand())
 	for _, s := range services {
@@ -82,11 +84,23 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
+// noArgs refuses arguments of a command that has none: most likely a subcommand was meant.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		text += ", did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return errors.New(text)
+}
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(c.OutOrStdout(), "chancery %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return orFailure(err)

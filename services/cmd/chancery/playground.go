@@ -27,7 +27,7 @@ func playgroundCommand() *cobra.Command {
 		Short: "Run a cluster of real processes on this machine",
 		Long: "Run a cluster of real processes on this machine, in the foreground. The processes are called controller-1, storage-1, gateway-1,\n" +
 			"coordinator-1, tiering-1 and so on, and can be killed, stopped, paused and started again by name.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := shape.Validate(); err != nil {
 				return err
@@ -102,7 +102,7 @@ func processCommand(name, short string) *cobra.Command {
 }
 
 func downCommand() *cobra.Command {
-	c := &cobra.Command{Use: "down --data DIR", Short: "End the playground", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "down --data DIR", Short: "End the playground", Args: noArgs}
 	dir := dataFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return orFailure(playground.Down(c.Context(), *dir))
@@ -111,7 +111,7 @@ func downCommand() *cobra.Command {
 }
 
 func statusCommand() *cobra.Command {
-	c := &cobra.Command{Use: "status [--json] --data DIR", Short: "Show the processes", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "status [--json] --data DIR", Short: "Show the processes", Args: noArgs}
 	dir := dataFlag(c)
 	asJSON := c.Flags().Bool("json", false, "print JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -43,7 +43,7 @@ func serviceCommand(s service) *cobra.Command {
 	c := &cobra.Command{
 		Use:   string(s.target) + " --config FILE.properties [--set key=value ...]",
 		Short: s.short,
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if flags.file == "" && len(flags.sets) == 0 {
 				return errors.New("want --config FILE.properties, or settings with --set")
@@ -65,7 +65,7 @@ func allCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "all [--data DIR] [--kafka-listen HOST:PORT] [--config FILE.properties] [--set key=value ...]",
 		Short: "Run everything in this process",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			settings, err := config.Load(flags.file, flags.sets)
 			if err != nil {
