@@ -64,6 +64,9 @@ type PartitionConfig struct {
 	// Nodes finds a storage node.
 	Nodes  func(id int32) (storage.Node, error)
 	Codecs *recordbatch.Codecs
+	// LoadSlots bounds how many partitions are read at once: each takes a place in the channel while it reads, but not
+	// while it waits for a leader or for the high watermark. Nil means no bound.
+	LoadSlots chan struct{}
 	// FetchBytes is how much is read at once while loading.
 	FetchBytes int32
 	Logger     *slog.Logger
@@ -241,6 +244,14 @@ type brokenError struct{ error }
 
 // loadFromLeader reads on, from the leader of the moment, to the end of its log.
 func (p *Partition) loadFromLeader(ctx context.Context, l *load) error {
+	if p.config.LoadSlots != nil {
+		select {
+		case p.config.LoadSlots <- struct{}{}:
+			defer func() { <-p.config.LoadSlots }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	node, epoch, _, err := p.leader()
 	if err != nil {
 		return err
@@ -335,10 +346,11 @@ func (p *Partition) fetch(ctx context.Context, l *load, node storage.Node, epoch
 		return r.Error.Err()
 	}
 	if r.Records.Len() == 0 {
-		if r.HighWatermark >= l.end {
-			// Nothing is left up to the end: compaction has taken the last records.
-			l.next = l.end
+		if r.HighWatermark < l.end {
+			return fmt.Errorf("the high watermark is %d, the log's end %d", r.HighWatermark, l.end)
 		}
+		// Nothing is left up to the end: compaction has taken the last records.
+		l.next = l.end
 		return nil
 	}
 	run, err := r.Records.ReadAll()

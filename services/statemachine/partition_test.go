@@ -323,6 +323,61 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 	})
 }
 
+func TestLoadsAreBoundedButDoNotHoldEachOtherUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := make(chan struct{}, 1)
+		most, reading := 0, 0
+		var mu sync.Mutex
+		results := make(chan error, 10)
+		load := func(n *fakeNode) {
+			p, _ := newTestPartition(t, n)
+			p.config.LoadSlots = slots
+			go func() {
+				_, err := p.Load(t.Context(), func(recordbatch.Header, *recordbatch.Record) error {
+					mu.Lock()
+					reading++
+					most = max(most, reading)
+					mu.Unlock()
+					<-time.After(time.Second)
+					mu.Lock()
+					reading--
+					mu.Unlock()
+					return nil
+				})
+				results <- err
+			}()
+		}
+		stuck := &fakeNode{epoch: 3}
+		stuck.write(batchOf(t, "a"))
+		stuck.highWatermark = 0
+		away := &fakeNode{epoch: -1}
+		load(stuck)
+		load(away)
+		synctest.Wait()
+		for range 3 {
+			n := &fakeNode{epoch: 3}
+			n.write(batchOf(t, "a"))
+			load(n)
+		}
+		for range 3 {
+			if err := <-results; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if most != 1 {
+			t.Fatalf("%d were read at once", most)
+		}
+		for _, n := range []*fakeNode{stuck, away} {
+			n.mu.Lock()
+			n.epoch, n.highWatermark = 3, n.end
+			n.mu.Unlock()
+			if err := <-results; err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 func appendTo(t *testing.T, p *Partition, end int64) (int64, error) {
 	t.Helper()
 	type result struct {

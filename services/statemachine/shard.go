@@ -42,8 +42,6 @@ type Config[C, R, A any] struct {
 	New   func() Machine[C, R, A]
 	Codec Codec[R]
 	Log   Log
-	// LoadSlots bounds how many shards load at once: each takes a place in the channel for as long. Nil means no bound.
-	LoadSlots chan struct{}
 	// Compression is that of the batches; Codecs is needed with one.
 	Compression recordbatch.Compression
 	Codecs      *recordbatch.Codecs
@@ -279,14 +277,6 @@ func (s *Shard[C, R, A]) end(err error) {
 
 // load brings a new machine to the end of the log.
 func (s *Shard[C, R, A]) load(ctx context.Context) (*core[C, R, A], error) {
-	if s.config.LoadSlots != nil {
-		select {
-		case s.config.LoadSlots <- struct{}{}:
-			defer func() { <-s.config.LoadSlots }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 	began := time.Now()
 	c := &core[C, R, A]{
 		machine:       s.config.New(),

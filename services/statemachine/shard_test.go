@@ -480,33 +480,3 @@ func TestCallerMayLeave(t *testing.T) {
 		}
 	})
 }
-
-func TestLoadSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots := make(chan struct{}, 1)
-		gate := make(chan struct{})
-		var shards []*Shard[add, sum, int]
-		for range 3 {
-			s := newTestShard(&fakeLog{gate: gate})
-			s.config.LoadSlots = slots
-			s.Start()
-			shards = append(shards, s)
-		}
-		for loaded := range 3 {
-			synctest.Wait()
-			serving := 0
-			for _, s := range shards {
-				if s.Serving() {
-					serving++
-				}
-			}
-			if serving != loaded {
-				t.Fatalf("%d serve, want %d", serving, loaded)
-			}
-			gate <- struct{}{}
-		}
-		for _, s := range shards {
-			s.Stop(t.Context())
-		}
-	})
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -42,6 +43,7 @@ func BenchmarkCommits(b *testing.B) {
 	})
 	s.Start()
 	for !s.Serving() {
+		runtime.Gosched()
 	}
 	b.ReportAllocs()
 	b.ResetTimer()

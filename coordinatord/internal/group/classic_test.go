@@ -578,3 +578,15 @@ func TestLeaveAnswersWhoWaits(t *testing.T) {
 		t.Fatal("a group that does not exist was found")
 	}
 }
+
+// FuzzSubscription makes sure that nothing in a member's metadata can do harm.
+func FuzzSubscription(f *testing.F) {
+	f.Add(subscription("t", "topic"))
+	f.Add([]byte{0, 1, 0x7f, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		topics, err := subscribedTopics(b)
+		if err == nil && len(topics)*2 > len(b) {
+			t.Fatalf("%d topics in %d bytes", len(topics), len(b))
+		}
+	})
+}
