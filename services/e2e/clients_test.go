@@ -66,6 +66,7 @@ func testClientWithCodec(t *testing.T, c cluster, cl client, codec string) {
 	createTopics(ctx, t, adm, clientTopicPartitions, c.replicas, nil, topics...)
 
 	written, grouped := newHistory(), newHistory()
+	held := rules{unordered: unorderedTopics(cl, jobs)}
 	var members [2]atomic.Int64
 	membersCtx, stopMembers := context.WithCancel(ctx)
 	defer stopMembers()
@@ -104,7 +105,7 @@ func testClientWithCodec(t *testing.T, c cluster, cl client, codec string) {
 	if err := group.Wait(); err != nil {
 		t.Errorf("member of the group: %v", err)
 	}
-	grouped.mustHold(t, rules{})
+	grouped.mustHold(t, held)
 	for i := range members {
 		if members[i].Load() == 0 {
 			t.Errorf("member %d got nothing", i)
@@ -121,7 +122,17 @@ func testClientWithCodec(t *testing.T, c cluster, cl client, codec string) {
 	if err != nil {
 		t.Errorf("read by assignment: %v", err)
 	}
-	written.mustHold(t, rules{})
+	written.mustHold(t, held)
+}
+
+// unorderedTopics are those in which the client itself may mix the order up: kafka-go takes any idle connection for the next
+// batch, and with acks=0 a connection is idle as soon as the batch before is sent, so two of them race.
+func unorderedTopics(cl client, jobs []job) map[string]bool {
+	topics := map[string]bool{}
+	for _, j := range jobs {
+		topics[j.source.topic] = j.acks == 0 && cl == client(kafkaGo{})
+	}
+	return topics
 }
 
 // awaitReads waits until a number of records has been read.

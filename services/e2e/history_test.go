@@ -140,6 +140,8 @@ type rules struct {
 	duplicates bool
 	// reordered allows a producer's records to be in another order than they were sent in.
 	reordered bool
+	// unordered are topics in which a producer's records may be in another order than they were sent in.
+	unordered map[string]bool
 	// reread allows consumers to get a record again, as a group does when a member is lost before it has committed.
 	reread bool
 }
@@ -255,7 +257,7 @@ func (c *checker) look(read consumed) {
 
 func (c *checker) lookAtOrder(partition partition, producer, seq int, read consumed) {
 	line := line{partition, producer}
-	if last, ok := c.lastSeq[line]; ok && seq <= last && !c.rules.reordered && !c.rules.duplicates && !c.rules.reread {
+	if last, ok := c.lastSeq[line]; ok && seq <= last && !c.rules.reordered && !c.rules.unordered[read.topic] && !c.rules.duplicates && !c.rules.reread {
 		c.complain("%s: record %d of producer %d comes after its record %d", partition, seq, producer, last)
 	}
 	c.lastSeq[line] = seq
