@@ -382,6 +382,28 @@ func TestAcksNone(t *testing.T) {
 	})
 }
 
+// TestConditionalAppend: an append that comes late does not land behind what its writer has appended since.
+func TestConditionalAppend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
+		topic := c.topic("a", 1, 1)
+		at := func(end int64) storage.PartitionAppendResult {
+			req := appendRequest(topic, storage.AcksAll, batch("0"))
+			req.CheckEndOffset, req.EndOffset = true, end
+			return produce(c.node(1), req)
+		}
+		if r := at(0); r.Error != errcode.None || r.BaseOffset != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if r := at(0); r.Error != errcode.OffsetOutOfRange || r.OutcomeUnknown {
+			t.Fatalf("%+v", r)
+		}
+		if got := c.everything(1, topic); len(got) != 1 {
+			t.Fatal(got)
+		}
+	})
+}
+
 func TestSenderThatKnowsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1, nil)

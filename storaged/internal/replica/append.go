@@ -125,6 +125,11 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 		r.refuse(a, err)
 		return 0, false
 	}
+	// A conditional append that comes late must not land behind what its writer has appended or read since.
+	if req.CheckEndOffset && req.EndOffset != next {
+		r.refuse(a, errcode.OffsetOutOfRange.Errorf("the log of %s ends at %d, not at %d", r.String(), next, req.EndOffset))
+		return 0, false
+	}
 	r.rules.APIVersion, r.rules.Origin = req.APIVersion, recordbatch.FromClient
 	if req.WriterEpoch != storage.NoWriterEpoch {
 		r.rules.Origin = recordbatch.FromCoordinator
