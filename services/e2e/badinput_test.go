@@ -120,7 +120,7 @@ func TestBadInput(t *testing.T) {
 		{"damaged requests", testDamagedRequests},
 		{"large counts", testLargeCounts},
 		{"unknown APIs", testUnknownAPIs},
-		{"unknown version of ApiVersions", testUnknownApiVersions},
+		{"unknown version of ApiVersions", testUnknownAPIVersions},
 		{"byte by byte", testByteByByte},
 		{"damaged batches", testDamagedBatches},
 	} {
@@ -310,7 +310,7 @@ func testUnknownAPIs(t *testing.T, b badInput) {
 	}
 }
 
-func testUnknownApiVersions(t *testing.T, b badInput) {
+func testUnknownAPIVersions(t *testing.T, b badInput) {
 	c := dialRaw(t, b.address)
 	c.send(framed(header(int16(kmsg.ApiVersions), 999, 77)))
 	frame, err := c.readFrame()

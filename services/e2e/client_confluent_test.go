@@ -100,7 +100,8 @@ func (c confluent) join(ctx context.Context, bootstrap []string, group string, t
 	}
 	err = poll(ctx, consumer, func(r consumed) bool { each(r); return true })
 	if errors.Is(err, context.Canceled) {
-		if _, err = consumer.Commit(); err != nil && err.(kafka.Error).Code() == kafka.ErrNoOffset {
+		var failed kafka.Error
+		if _, err = consumer.Commit(); errors.As(err, &failed) && failed.Code() == kafka.ErrNoOffset {
 			err = nil // Everything is committed already.
 		}
 	}

@@ -52,10 +52,10 @@ const flexibleResponseHeader = 5
 
 // ended tells whether an error only means that the measurement is over.
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // share gives the i-th of n connections its part of the topic's partitions.
@@ -264,11 +264,8 @@ func (l endToEndLoad) produce(ctx context.Context, cl *kgo.Client) error {
 }
 
 func (l endToEndLoad) consume(ctx context.Context, cl *kgo.Client, t *tally) error {
-	for {
+	for ctx.Err() == nil {
 		fetches := cl.PollFetches(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err := fetches.Err(); err != nil && !errors.Is(err, context.Canceled) {
 			return fmt.Errorf("consume: %w", err)
 		}
@@ -279,4 +276,5 @@ func (l endToEndLoad) consume(ctx context.Context, cl *kgo.Client, t *tally) err
 			t.latency(time.Duration(now - int64(binary.BigEndian.Uint64(r.Value))))
 		})
 	}
+	return nil
 }
