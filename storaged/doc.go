@@ -6,17 +6,24 @@
 //
 // # Metrics
 //
-// Names and meanings follow Kafka's:
+// Counters, which Prometheus shows with "_total" at the end:
 //
-//	chancery_storage_bytes_in, chancery_storage_bytes_out            bytes appended, and read by consumers
-//	chancery_storage_replication_bytes_in, ..._out                   bytes copied from leaders, and to followers
-//	chancery_storage_messages_in                                     records appended
-//	chancery_storage_produce_partitions, ..._failed_produce_partitions   partition appends, and those refused
-//	chancery_storage_fetch_requests{from=consumer|follower}          fetches
-//	chancery_storage_purgatory_size{operation=produce|fetch|delete_records|metadata}   what waits
-//	chancery_storage_partitions, ..._leaders, ..._offline_replicas   replicas held, led, and out of reach
-//	chancery_storage_under_replicated_partitions, ..._under_min_isr_partitions, ..._at_min_isr_partitions
-//	chancery_storage_isr_shrinks, ..._isr_expands, ..._failed_isr_updates
-//	chancery_storage_max_replica_lag                                 records by which the slowest follower here lags
-//	chancery_storage_log_size_bytes{topic,partition}, chancery_storage_log_end_offset, chancery_storage_log_start_offset
+//	chancery_storage_bytes_in, chancery_storage_messages_in      what clients appended
+//	chancery_storage_bytes_out                                   what consumers read
+//	chancery_storage_replication_bytes_in, ..._bytes_out         what was copied from leaders, and by followers
+//	chancery_storage_produce_partitions, chancery_storage_failed_produce_partitions
+//	                                                             appends and refused ones, each partition counted
+//	chancery_storage_fetch_requests{from="consumer"|"follower"}  fetches
+//	chancery_storage_failed_fetch_partitions                     partitions of fetches that were answered with an error
+//	chancery_storage_isr_shrinks, chancery_storage_isr_expands, chancery_storage_failed_isr_updates
+//	chancery_storage_truncations, chancery_storage_replica_fetch_errors
+//
+// Gauges:
+//
+//	chancery_storage_purgatory_size{operation="produce"|"fetch"|"delete_records"|"metadata"}   requests that wait
+//	chancery_storage_partitions, chancery_storage_leaders, chancery_storage_offline_replicas   replicas here
+//	chancery_storage_under_replicated_partitions, chancery_storage_under_min_isr_partitions,
+//	chancery_storage_at_min_isr_partitions                                                     of those led here
+//	chancery_storage_log_size_bytes{topic,partition}, chancery_storage_log_end_offset{...},
+//	chancery_storage_log_start_offset{...}                                                     for each replica
 package storaged

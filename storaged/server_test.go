@@ -313,6 +313,30 @@ func TestDescriptions(t *testing.T) {
 		}
 	}
 
+	alter := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	alter.Version = 1
+	debug, bad := "DEBUG", "LOUD"
+	for _, x := range []struct {
+		name, logger string
+		value        *string
+		op           kmsg.IncrementalAlterConfigOp
+		want         errcode.Code
+	}{
+		{"1", "root", &debug, 0, errcode.None}, {"2", "root", &debug, 0, errcode.InvalidRequest}, {"1", "other", &debug, 0, errcode.InvalidConfig},
+		{"1", "root", &bad, 0, errcode.InvalidConfig}, {"1", "root", nil, 0, errcode.InvalidRequest}, {"1", "root", nil, 1, errcode.InvalidRequest},
+	} {
+		alter.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: 8, ResourceName: x.name,
+			Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: x.logger, Op: x.op, Value: x.value}}}}
+		r := handle(t, n, alter, kmsg.NewPtrIncrementalAlterConfigsResponse())
+		if errcode.Code(r.Resources[0].ErrorCode) != x.want {
+			t.Errorf("%+v: %+v", x, r.Resources[0])
+		}
+	}
+	configs.Resources = []kmsg.DescribeConfigsRequestResource{{ResourceType: 8, ResourceName: "1"}}
+	if r := handle(t, n, configs, kmsg.NewPtrDescribeConfigsResponse()).Resources[0]; *r.Configs[0].Value != "DEBUG" {
+		t.Errorf("%+v", r)
+	}
+
 	producers := kmsg.NewPtrDescribeProducersRequest()
 	producers.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: "a", Partitions: []int32{0, 7}}}
 	p := handle(t, n, producers, kmsg.NewPtrDescribeProducersResponse())

@@ -116,8 +116,14 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 		l.rotate(brought[len(brought)-1])
 	}
 	l.news(brought)
-	// The interrupt of the fetch is not meant for what follows.
-	l.rejoin(l.worker.set.ctx, lost)
+	if len(lost) == 0 {
+		return
+	}
+	// The interrupt of the fetch is not meant for what follows; the end of the set is.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.worker.config.Timeout)
+	defer cancel()
+	defer context.AfterFunc(l.worker.set.ctx, cancel)()
+	l.rejoin(ctx, lost)
 }
 
 // failed waits before the next try when a fetch as a whole came to nothing.
@@ -193,9 +199,6 @@ func (l *lane) rotate(last *part) {
 
 // rejoin brings replicas back whose offset the leader does not have: they have to know where its log begins and ends.
 func (l *lane) rejoin(ctx context.Context, lost []*part) {
-	if len(lost) == 0 {
-		return
-	}
 	c := l.worker.config
 	node, err := c.Nodes(l.worker.leader)
 	if err != nil {
@@ -211,8 +214,6 @@ func (l *lane) rejoin(ctx context.Context, lost []*part) {
 			})
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
 	resp, err := node.ListOffsets(ctx, ask)
 	if err != nil || len(resp.GetPartitions()) != len(ask.Partitions) {
 		l.delayAll(lost)

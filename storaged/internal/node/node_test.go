@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	storagev1 "chancery/proto/storage/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/metarecord"
+	"chancery/services/kafka/recordbatch"
 	"chancery/services/kafka/uuid"
 	"chancery/services/storage"
 )
@@ -78,6 +80,9 @@ func TestNothingIsReadBeforeItIsCommitted(t *testing.T) {
 		eventually(t, "the ISR grows", func() bool { return sameSet(c.partition(topic).ISR, 1, 2) })
 		if got := c.everything(2, topic); !slices.Equal(got, []string{"0", "1", "2"}) {
 			t.Fatal(got)
+		}
+		if m := c.node(1).Metrics(); m.ISRShrinks.Load() != 1 || m.ISRExpands.Load() != 1 {
+			t.Errorf("%d shrinks, %d expands", m.ISRShrinks.Load(), m.ISRExpands.Load())
 		}
 	})
 }
@@ -704,5 +709,131 @@ func TestISRChangeIsRepeatedUntilTheControllerAnswers(t *testing.T) {
 			t.Errorf("%d tries in 20 s", tries)
 		}
 		eventually(t, "the ISR shrinks", func() bool { return sameSet(c.partition(topic).ISR, 1) })
+	})
+}
+
+func TestOffsetForLeaderEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, nil)
+		topic := c.topic("a", 1, 2, 1)
+		produce(c.node(2), appendRequest(topic, storage.AcksAll, batch("0")))
+		c.elect(topic, 1, 1, 2)
+		produce(c.node(1), appendRequest(topic, storage.AcksAll, batch("1")))
+		ask := func(n int32, current, epoch int32) *storagev1.OffsetForLeaderEpochPartitionResult {
+			resp, err := c.node(n).OffsetForLeaderEpoch(t.Context(), &storagev1.OffsetForLeaderEpochRequest{
+				ReplicaId: -1, Partitions: []*storagev1.OffsetForLeaderEpochPartition{
+					{TopicId: topic[:], CurrentLeaderEpoch: current, LeaderEpoch: epoch}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetPartitions()[0]
+		}
+		for _, x := range []struct {
+			node, current, epoch int32
+			code                 errcode.Code
+			wantEpoch            int32
+			wantEnd              int64
+		}{
+			{1, -1, 0, errcode.None, 0, 1},
+			{1, 1, 1, errcode.None, 1, 2},
+			{1, 1, 2, errcode.None, -1, -1},
+			{1, 0, 0, errcode.FencedLeaderEpoch, -1, -1},
+			{1, 2, 0, errcode.UnknownLeaderEpoch, -1, -1},
+			{2, 1, 0, errcode.NotLeaderOrFollower, -1, -1},
+		} {
+			r := ask(x.node, x.current, x.epoch)
+			if errcode.Code(r.GetErrorCode()) != x.code || r.GetLeaderEpoch() != x.wantEpoch || r.GetEndOffset() != x.wantEnd {
+				t.Errorf("%+v: %+v", x, r)
+			}
+		}
+	})
+}
+
+func TestRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, map[string]string{"log.retention.check.interval.ms": "1000", "log.flush.scheduler.interval.ms": "1000"})
+		topic := c.topic("a", 1, 1, 2)
+		for name, value := range map[string]string{"segment.ms": "1000", "retention.ms": "10000", "flush.ms": "500"} {
+			c.commit(&metarecord.ConfigRecord{ResourceType: 2, ResourceName: "a", Name: name, Value: &value})
+		}
+		for i := range 5 {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i))))
+			pass(2 * time.Second)
+		}
+		eventually(t, "old segments go", func() bool {
+			return fetch(t, c.node(1), fetchRequest(topic, 0)).Error == errcode.OffsetOutOfRange
+		})
+		pass(time.Second)
+		v1, v2 := c.node(1).Replicas()[0].View(), c.node(2).Replicas()[0].View()
+		if v1.LogStart == 0 || v1.LogStart != v2.LogStart || v1.LogEnd != 5 {
+			t.Fatalf("%+v %+v", v1, v2)
+		}
+		if p := c.node(1).Replicas()[0].Log().RecoveryPoint(); p != 5 {
+			t.Fatalf("not flushed beyond %d", p)
+		}
+	})
+}
+
+func TestBusyPartitionsDoNotStarveOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, map[string]string{"replica.fetch.response.max.bytes": "3000", "replica.fetch.max.bytes": "1000"})
+		const partitions = 20
+		topic := c.topic("a", partitions, 1, 2)
+		c.set(func() { c.cut[2] = true })
+		pass(time.Second)
+		var left sync.WaitGroup
+		for i := range partitions * 20 {
+			req := appendRequest(topic, storage.AcksLeader, batch(strings.Repeat("x", 900)))
+			req.Partitions[0].Partition = int32(i % partitions)
+			left.Add(1)
+			c.node(1).Append(req, func(*storage.AppendResult) { left.Done() })
+		}
+		left.Wait()
+		c.set(func() { c.cut[2] = false })
+		eventually(t, "the follower has everything", func() bool {
+			for _, r := range c.node(2).Replicas() {
+				if r.View().LogEnd != 20 {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
+func TestCompressionType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
+		for name, want := range map[string]recordbatch.Compression{
+			"producer": recordbatch.None, "uncompressed": recordbatch.None, "gzip": recordbatch.Gzip, "snappy": recordbatch.Snappy,
+			"lz4": recordbatch.LZ4, "zstd": recordbatch.Zstd,
+		} {
+			topic := c.topic(name, 1, 1)
+			c.commit(&metarecord.ConfigRecord{ResourceType: 2, ResourceName: name, Name: "compression.type", Value: &name})
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(strings.Repeat("x", 1000))))
+			r := fetch(t, c.node(1), fetchRequest(topic, 0))
+			data, err := r.Records.ReadAll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			it := recordbatch.Iterate(data)
+			if !it.Next() || it.Header().Compression() != want || !it.CheckCRC() {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+	})
+}
+
+func TestReadCommittedWithoutTransactions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
+		topic := c.topic("a", 1, 1)
+		produce(c.node(1), appendRequest(topic, storage.AcksAll, batch("0")))
+		req := fetchRequest(topic, 0)
+		req.Isolation = storage.ReadCommitted
+		if r := fetch(t, c.node(1), req); r.LastStableOffset != 1 || len(values(t, r)) != 1 || len(r.AbortedTransactions) != 0 {
+			t.Fatalf("%+v", r)
+		}
 	})
 }

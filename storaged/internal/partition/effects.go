@@ -17,8 +17,8 @@ type Effects struct {
 	// AlterPartition is to be sent to the controller, and its outcome reported with AlterPartitionDone or
 	// AlterPartitionFailed.
 	AlterPartition *AlterPartition
-	// ISRChanged says that the controller has agreed to another ISR.
-	ISRChanged bool
+	// ISRGrowth is by how many replicas the ISR of a partition that was led before has grown, or shrunk when it is negative.
+	ISRGrowth int
 	// LowWatermarkMoved says that waiting deletions may be done.
 	LowWatermarkMoved bool
 	// LookAgain says that the leader, its epoch or the log itself is another one: waiting readers must look again.

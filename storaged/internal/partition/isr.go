@@ -94,9 +94,9 @@ func (p *Partition) AlterPartitionDone(now time.Time, proposal *AlterPartition, 
 	if answer.LeaderEpoch != p.leaderEpoch || answer.PartitionEpoch < p.partitionEpoch {
 		return out
 	}
+	out.ISRGrowth = len(answer.ISR) - len(p.isr)
 	p.isr, p.pending = answer.ISR, nil
 	p.partitionEpoch = answer.PartitionEpoch
-	out.ISRChanged = true
 	p.advance(now, &out)
 	p.expandISR(&out)
 	return out

@@ -146,6 +146,10 @@ func (p *Partition) BecomeLeader(now time.Time, reg *metadata.Partition, minISR 
 	if p.role == Following {
 		out.StopFetching = true
 	}
+	if wasLeading {
+		// The metadata log may be faster than the controller's answer to this leader's own proposal.
+		out.ISRGrowth = len(reg.ISR) - len(p.isr)
+	}
 	p.role, p.leader = Leading, p.config.Self
 	p.partitionEpoch = reg.PartitionEpoch
 	p.minISR = minISR

@@ -118,7 +118,7 @@ func TestISRShrinksAndGrows(t *testing.T) {
 		t.Fatal("the proposal was taken for granted")
 	}
 	done := b.p.AlterPartitionDone(b.now, out.AlterPartition, partition.Altered{LeaderEpoch: 4, PartitionEpoch: 8, ISR: []int32{1, 2}})
-	if !done.ISRChanged || !done.HighWatermarkMoved || b.p.HighWatermark() != 1 || b.p.PartitionEpoch() != 8 {
+	if done.ISRGrowth != -1 || !done.HighWatermarkMoved || b.p.HighWatermark() != 1 || b.p.PartitionEpoch() != 8 {
 		t.Fatalf("%+v", done)
 	}
 	// One that is behind the high watermark may not come back; one that has reached it may, and counts at once.

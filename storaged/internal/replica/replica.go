@@ -226,8 +226,8 @@ func (r *Replica) apply(out partition.Effects) {
 	if out.FailAcks != errcode.None {
 		r.failWaiting(out.FailAcks)
 	}
-	if out.ISRChanged {
-		r.noteISR()
+	if out.ISRGrowth != 0 {
+		r.noteISR(out.ISRGrowth)
 	}
 	if out.AlterPartition != nil {
 		r.env.Host.AlterPartition(r, out.AlterPartition)
@@ -238,15 +238,10 @@ func (r *Replica) apply(out partition.Effects) {
 }
 
 // noteISR counts and logs a change of the ISR.
-func (r *Replica) noteISR() {
+func (r *Replica) noteISR(growth int) {
+	r.env.Metrics.ISRExpands.Add(int64(max(growth, 0)))
+	r.env.Metrics.ISRShrinks.Add(int64(max(-growth, 0)))
 	v := r.View()
-	grown := len(v.ISR) > r.reports.isrSize
-	if grown {
-		r.env.Metrics.ISRExpands.Add(1)
-	} else {
-		r.env.Metrics.ISRShrinks.Add(1)
-	}
-	r.reports.isrSize = len(v.ISR)
 	r.env.Logger.Info("in-sync replicas changed", "partition", r.String(), "isr", v.ISR, "partition_epoch", v.PartitionEpoch)
 }
 
@@ -367,8 +362,6 @@ func (r *Replica) forget() {
 type fetchReports struct {
 	mu      sync.Mutex
 	entries []fetchReport
-	// isrSize is the ISR's size when it last changed; the loop's.
-	isrSize int
 }
 
 type fetchReport struct {
