@@ -40,7 +40,7 @@ var layers = []layer{
 	{[]string{"services/cmd"}, []string{"services/app", "services/config", "services/telemetry"}, "main is thin"},
 	{[]string{"services/e2e"}, []string{"services/e2e", "services/testkit"}, "tests with real clients see a cluster from outside"},
 	{[]string{"services/testkit"}, []string{"services/testkit", "services/app", "services/config"}, "test clusters are put together by app"},
-	{[]string{"services/app/playground"}, []string{}, "a playground knows its children as an operator does"},
+	{[]string{"services/app/playground"}, []string{"services/testkit/ports"}, "a playground knows its children as an operator does"},
 	{[]string{"services/app"}, append([]string{"proto", "services"}, services...), "app wires everything"},
 	{[]string{"gateway"}, []string{"gateway", "services", "proto"}, "no service imports another"},
 	{[]string{"storaged"}, []string{"storaged", "services", "proto"}, "no service imports another"},

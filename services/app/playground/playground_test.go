@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"chancery/services/testkit/ports"
 )
 
 // envRole makes the test's own binary play a part: a service of the playground, or the playground itself.
@@ -75,27 +77,14 @@ func smallCluster(dir string, basePort int) Config {
 	return Config{Storage: 2, Gateways: 1, Controllers: 1, Coordinators: 1, Tiering: 0, Dir: dir, BasePort: basePort, Binary: binary}
 }
 
-// freeRun finds a run of free ports below those that the kernel gives to clients.
+// freeRun finds a run of free ports.
 func freeRun(t *testing.T, n int) int {
 	t.Helper()
-	for base := 20000 + os.Getpid()%8000; base < 32000; base += n {
-		if allFree(base, n) {
-			return base
-		}
+	port, err := ports.FreeRun(n)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no run of free ports")
-	return 0
-}
-
-func allFree(base, n int) bool {
-	for p := base; p < base+n; p++ {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
-		if err != nil {
-			return false
-		}
-		defer l.Close()
-	}
-	return true
+	return port
 }
 
 // running is a playground under test.

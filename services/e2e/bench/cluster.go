@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"chancery/services/testkit/ports"
 )
 
 // cluster is what is measured: where clients go, and the processes whose use counts.
@@ -73,9 +75,12 @@ func parsePids(list string) ([]int, error) {
 	return pids, nil
 }
 
+// splitPorts is more than a playground with one process of each service needs.
+const splitPorts = 20
+
 // startCluster starts the binary in a shape and waits until it says where Kafka clients go.
 func startCluster(ctx context.Context, shape, binary, dir string) (*cluster, error) {
-	port, err := freePort()
+	port, err := ports.FreeRun(splitPorts)
 	if err != nil {
 		return nil, err
 	}
@@ -161,13 +166,4 @@ func (c *cluster) stop() error {
 	case <-time.After(30 * time.Second):
 		return c.server.Process.Kill()
 	}
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }

@@ -4,7 +4,6 @@ package jvm
 
 import (
 	"bufio"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"chancery/services/testkit"
 )
 
 // server is a cluster under test.
@@ -73,29 +74,22 @@ func start(t *testing.T, args ...string) string {
 	return ""
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // startAll runs everything in one process.
 func startAll(t *testing.T) server {
 	dir := t.TempDir()
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	addr := testkit.FreeAddress(t)
 	boot := start(t, "all", "--data", dir, "--kafka-listen", addr, "--set", "admin.listeners=127.0.0.1:0", "--set", "group.initial.rebalance.delay.ms=0")
 	return server{bootstrap: boot, logDirs: findLogDirs(t, dir)}
 }
+
+// playgroundPorts is more than the playground of these tests needs.
+const playgroundPorts = 40
 
 // startPlayground runs every service as processes of its own.
 func startPlayground(t *testing.T) server {
 	dir := t.TempDir()
 	boot := start(t, "playground", "--storage", "3", "--gateways", "2", "--controllers", "3", "--coordinators", "2", "--tiering", "1",
-		"--data", dir, "--base-port", strconv.Itoa(freePort(t)), "--set", "group.initial.rebalance.delay.ms=0")
+		"--data", dir, "--base-port", strconv.Itoa(testkit.FreePorts(t, playgroundPorts)), "--set", "group.initial.rebalance.delay.ms=0")
 	return server{bootstrap: boot, logDirs: findLogDirs(t, dir)}
 }
 
