@@ -122,7 +122,7 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 	// The interrupt of the fetch is not meant for what follows; the end of the set is.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.worker.config.Timeout)
 	defer cancel()
-	defer context.AfterFunc(l.worker.set.ctx, cancel)()
+	defer context.AfterFunc(l.worker.set.ctx, cancel)() //nolint:contextcheck // two contexts end this: its own and the set's
 	l.rejoin(ctx, lost)
 }
 
