@@ -15,6 +15,8 @@ import (
 )
 
 // FS is a file system.
+//
+//nolint:interfacebloat // as os has them
 type FS interface {
 	// OpenFile opens a file as os.OpenFile does.
 	OpenFile(name string, flag int, perm os.FileMode) (File, error)
@@ -30,6 +32,8 @@ type FS interface {
 }
 
 // File is an open file.
+//
+//nolint:interfacebloat // as os.File has them
 type File interface {
 	io.ReaderAt
 	io.WriterAt

@@ -115,7 +115,7 @@ func (r *Records) Record() *Record { return &r.current }
 func (r *Records) Err() error { return r.err }
 
 // parse reads a record from its body.
-func (rec *Record) parse(h Header, body []byte) error {
+func (r *Record) parse(h Header, body []byte) error {
 	if len(body) == 0 {
 		return errStructure
 	}
@@ -129,15 +129,15 @@ func (rec *Record) parse(h Header, body []byte) error {
 	if err != nil {
 		return err
 	}
-	rec.Offset = h.BaseOffset() + int64(offsetDelta)
-	rec.Timestamp = h.BaseTimestamp() + timestampDelta
+	r.Offset = h.BaseOffset() + int64(offsetDelta)
+	r.Timestamp = h.BaseTimestamp() + timestampDelta
 	if h.TimestampType() == LogAppendTime {
-		rec.Timestamp = h.MaxTimestamp()
+		r.Timestamp = h.MaxTimestamp()
 	}
-	if rec.Key, b, err = takeBytes(b); err != nil {
+	if r.Key, b, err = takeBytes(b); err != nil {
 		return err
 	}
-	if rec.Value, b, err = takeBytes(b); err != nil {
+	if r.Value, b, err = takeBytes(b); err != nil {
 		return err
 	}
 	count, b, err := takeVarint(b)
@@ -147,7 +147,7 @@ func (rec *Record) parse(h Header, body []byte) error {
 	if count < 0 || int(count) > len(b) {
 		return errStructure
 	}
-	rec.headers, rec.headerCount = b, int(count)
+	r.headers, r.headerCount = b, int(count)
 	for range count {
 		var key []byte
 		if key, b, err = takeBytes(b); err != nil {

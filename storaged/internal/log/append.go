@@ -15,8 +15,8 @@ import (
 // Append writes batches whose headers have been stamped with consecutive offsets, from the log's end on, and the leader's
 // epoch. As many as fit into the active segment go out in one write. Writer only; the batches' bytes are not kept.
 //
-// When it returns nil all batches are in the log and readers can see them. After an error none of the log's writes will
-// succeed any more, and it is not known what is on disk: the log must be opened anew.
+// When it returns nil all batches are in the log and readers can see them. After KafkaStorageError none of the log's writes
+// will succeed any more, and it is not known what is on disk: the log must be opened anew.
 func (l *Log) Append(batches []recordbatch.Batch) error {
 	if err := l.writable(); err != nil {
 		return err
@@ -187,6 +187,9 @@ func (a *appender) clear() {
 // add takes one batch of a leader.
 func (a *appender) add(b *recordbatch.Batch) error {
 	h := b.Header()
+	if h.BaseOffset() < a.end {
+		return fmt.Errorf("append %s to %s, which ends at %d", h, a.log.dir, a.end)
+	}
 	if err := a.prepare(h); err != nil {
 		return err
 	}

@@ -5,14 +5,10 @@ import (
 	"testing"
 
 	"chancery/services/kafka/recordbatch"
-
-	"google.golang.org/grpc/mem"
 )
 
 func benchmarkLog(b *testing.B) *fixture {
 	f := newFixture(b, b.TempDir(), func(o *Options) { o.Config.SegmentBytes = 64 << 20; o.Config.RetentionBytes = 64 << 20 })
-	f.o.After = nil
-	f.after = nil
 	return f
 }
 
@@ -36,7 +32,6 @@ func BenchmarkAppend(b *testing.B) {
 		for _, n := range []int{1, 16} {
 			b.Run(fmt.Sprintf("%dB/%d", bytes, n), func(b *testing.B) {
 				f := benchmarkLog(b)
-				f.after = nil
 				batches := benchmarkBatches(b, n, bytes)
 				offset := int64(0)
 				b.SetBytes(int64(n * bytes))
@@ -73,7 +68,7 @@ func BenchmarkAppendAsFollower(b *testing.B) {
 	b.SetBytes(int64(len(run)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := f.AppendAsFollower(mem.BufferSlice(pieces)); err != nil {
+		if err := f.AppendAsFollower(pieces); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()

@@ -83,7 +83,7 @@ func TestReadersBesideTheWriter(t *testing.T) {
 	})
 	reader(func(*rand.Rand) error { return f.Flush() })
 	w := rand.New(rand.NewPCG(3, 4))
-	for i := range 250 {
+	for i := range 120 {
 		if stop.Load() {
 			break
 		}

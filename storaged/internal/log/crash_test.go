@@ -82,7 +82,7 @@ func damage(t *rapid.T, dir string, names []string) {
 	case 1: // the size is there, the data is not
 		clear(data[at:])
 	case 2: // a bit flipped
-		if at < len(data) && !(strings.HasSuffix(name, logSuffix) && outsideCRC(data, at)) {
+		if at < len(data) && (!strings.HasSuffix(name, logSuffix) || !outsideCRC(data, at)) {
 			data[at] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
 		}
 	case 3: // zeros behind, as preallocation leaves them
@@ -151,7 +151,15 @@ func TestCleanOpenOfOddFiles(t *testing.T) {
 			write(t, segmentPath(dir, 0, indexSuffix), bytes.Repeat([]byte{0x7f}, 8))
 		},
 		"odd txn index": func(t *testing.T, dir string) { write(t, segmentPath(dir, 0, txnIndexSuffix), make([]byte, 7)) },
-		"orphan index":  func(t *testing.T, dir string) { write(t, segmentPath(dir, 999, indexSuffix), make([]byte, 8)) },
+		"torn tail": func(t *testing.T, dir string) {
+			path := segmentPath(dir, 0, logSuffix)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, append(data, make([]byte, 100)...))
+		},
+		"orphan index": func(t *testing.T, dir string) { write(t, segmentPath(dir, 999, indexSuffix), make([]byte, 8)) },
 		"deleted segment": func(t *testing.T, dir string) {
 			write(t, segmentPath(dir, 999, logSuffix+deletedSuffix), make([]byte, 8))
 		},

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sort"
 
@@ -117,10 +116,10 @@ func (x *index) load(fsys vfs.FS, check func(entry []byte) bool) (index, error) 
 		return out, fmt.Errorf("%w: %s has %d bytes, which are not whole entries", errIndex, x.path, size)
 	}
 	data := make([]byte, size)
-	if _, err := f.ReadAt(data, 0); err != nil && (err != io.EOF || size > 0) {
+	if err := readFull(f, data, 0); err != nil {
 		return out, err
 	}
-	if size > 0 && !(check(data[:x.entry]) && check(data[size-int64(x.entry):])) {
+	if size > 0 && (!check(data[:x.entry]) || !check(data[size-int64(x.entry):])) {
 		return out, fmt.Errorf("%w: %s has entries outside of its segment", errIndex, x.path)
 	}
 	for i := x.entry; i < len(data); i += x.entry {

@@ -3,11 +3,13 @@ package log
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"chancery/services/kafka/errcode"
 	"chancery/services/vfs"
 )
 
@@ -273,7 +275,15 @@ func (l *Log) openActive() error {
 		return err
 	}
 	s.aborted, s.abortedLoaded = aborted, true
-	return l.findEnd(s)
+	err = l.findEnd(s)
+	if errcode.Of(err) == errcode.CorruptMessage || errors.Is(err, io.ErrUnexpectedEOF) {
+		l.logger.Warn("the log was closed but does not end with a whole batch", "error", err)
+		if err := l.recoverFrom(s.base); err != nil {
+			return err
+		}
+		err = l.findEnd(s)
+	}
+	return err
 }
 
 // findEnd finds the log's end from the last index entry on. A closed log ends with a whole batch.

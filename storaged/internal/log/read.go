@@ -279,6 +279,18 @@ func (v *segmentView) cut(first recentBatch, maxBytes int, minOne bool) (int64, 
 	}
 }
 
+// readFull fills p from an offset on; a file that ends before gives io.ErrUnexpectedEOF.
+func readFull(f vfs.File, p []byte, at int64) error {
+	n, err := f.ReadAt(p, at)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
 // scanner reads batch headers one after the other, several with one read where the batches are small.
 type scanner struct {
 	file vfs.File
@@ -298,11 +310,7 @@ func (s *scanner) next() (recordbatch.Header, error) {
 	}
 	if s.at < s.start || s.at+recordbatch.HeaderSize > s.start+s.n {
 		want := min(int64(len(s.buf)), s.end-s.at)
-		n, err := s.file.ReadAt(s.buf[:want], s.at)
-		if int64(n) < want {
-			if err == nil || err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
+		if err := readFull(s.file, s.buf[:want], s.at); err != nil {
 			return nil, err
 		}
 		s.start, s.n = s.at, want

@@ -3,7 +3,6 @@ package log
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 
 	"chancery/services/kafka/errcode"
@@ -35,6 +34,11 @@ func (l *Log) recoverFrom(offset int64) error {
 		cut, err := r.run()
 		if err != nil {
 			return fmt.Errorf("recover segment %d: %w", s.base, err)
+		}
+		if !cut && i+1 < len(l.segments) && r.end < l.segments[i+1].base && !l.config.CleanupCompact {
+			// Only the cleaner leaves gaps between segments. Without it the end of this one never reached the disk, and
+			// what is behind must not be read as if nothing were missing.
+			cut, r.reason = true, fmt.Errorf("%w: offsets %d to %d are missing", errBatch, r.end, l.segments[i+1].base)
 		}
 		if !cut {
 			continue
@@ -335,14 +339,10 @@ func (b *batchReader) want(n int) error {
 	}
 	have := len(b.rest)
 	fill := int(min(int64(len(b.buf)-have), b.end-b.at))
-	got, err := b.file.ReadAt(b.buf[have:have+fill], b.at)
-	if got < fill {
-		if err == nil || err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
+	if err := readFull(b.file, b.buf[have:have+fill], b.at); err != nil {
 		return err
 	}
-	b.at += int64(got)
-	b.rest = b.buf[:have+got]
+	b.at += int64(fill)
+	b.rest = b.buf[:have+fill]
 	return nil
 }

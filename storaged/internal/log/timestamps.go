@@ -3,7 +3,6 @@ package log
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
@@ -213,10 +212,7 @@ func (v *segmentView) recordWithTime(offset, timestamp int64) (TimestampOffset, 
 // searchBatch looks for a record in the batch at a position.
 func (v *segmentView) searchBatch(position int64, size int, match func(*recordbatch.Record) bool) (TimestampOffset, bool, error) {
 	batch := make([]byte, size)
-	if n, err := v.file.ReadAt(batch, position); n < size {
-		if err == nil || err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
+	if err := readFull(v.file, batch, position); err != nil {
 		return TimestampOffset{}, false, err
 	}
 	records := v.log.codecs.Records(batch, v.log.maxDecompressed())
