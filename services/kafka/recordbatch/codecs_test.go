@@ -30,7 +30,7 @@ func TestCodecsRoundTrip(t *testing.T) {
 	for _, codec := range allCodecs {
 		for level := -5; level <= 22; level++ {
 			for name, in := range inputs {
-				if level != 9 && level != 3 && len(in) > 100<<10 && level%4 != 0 {
+				if level != 9 && level != 3 && len(in) > 50<<10 && level%11 != 0 {
 					continue
 				}
 				z, err := c.Compress([]byte("x"), codec, level, in)
@@ -210,7 +210,7 @@ func TestXXH32(t *testing.T) {
 
 func TestBombsAllocateLittle(t *testing.T) {
 	c := NewCodecs()
-	zeros := make([]byte, 256<<20)
+	zeros := make([]byte, 64<<20)
 	for _, codec := range []Compression{Gzip, LZ4, Zstd, Snappy} {
 		z, err := c.Compress(nil, codec, DefaultZstdLevel, zeros)
 		if err != nil {
