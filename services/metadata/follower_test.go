@@ -231,7 +231,7 @@ func TestFollowGoesToAnotherController(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		for range 10 {
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) //nolint:forbidigo // fake time
 			s.heartbeat(10)
 		}
 		// Heartbeats keep the stream; after the last one it is given up.
@@ -334,7 +334,7 @@ func TestFollowSlowPublisher(t *testing.T) {
 		for n := range int64(200) {
 			s.batch(10+n, 2, feature("b", int16(1+n)))
 		}
-		time.Sleep(10 * silenceLimit)
+		time.Sleep(10 * silenceLimit) //nolint:forbidigo // fake time
 		if f.Image().Offset() != -1 || len(s.acks()) != 0 {
 			t.Error("an image is to be seen that the publisher has not finished with")
 		}

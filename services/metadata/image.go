@@ -85,7 +85,7 @@ type Endpoint struct {
 	SecurityProtocol int16
 }
 
-// The name of the endpoint that other services dial.
+// GRPCEndpoint is the name of the endpoint that other services dial.
 const GRPCEndpoint = "GRPC"
 
 // Broker is a storage node's registration; immutable.

@@ -3,4 +3,4 @@ package configdef
 import "slices"
 
 // brokerTable are the configs of brokers, Kafka's and our own, sorted by name.
-var brokerTable = table(slices.Concat(brokerConfigsAToK, brokerConfigsLToR, brokerConfigsSToZ))
+var brokerTable = slices.Concat(brokerConfigsAToK, brokerConfigsLToR, brokerConfigsSToZ)

@@ -17,11 +17,12 @@ var (
 	Zero UUID
 	// Metadata is the topic id of __cluster_metadata (KIP-516).
 	Metadata = UUID{15: 1}
-	// MigratingDir, UnassignedDir and LostDir are the reserved log directory ids (KIP-858): a replica whose directory is
-	// not tracked yet, not chosen yet, or gone.
-	MigratingDir  = UUID{}
+	// MigratingDir is the log directory of a replica whose directory is not tracked yet (KIP-858).
+	MigratingDir = UUID{}
+	// UnassignedDir is that of a replica whose directory is not chosen yet.
 	UnassignedDir = UUID{15: 1}
-	LostDir       = UUID{15: 2}
+	// LostDir is that of a replica whose directory is gone.
+	LostDir = UUID{15: 2}
 )
 
 // Random makes a new version 4 id. As Kafka does, it never gives one whose text starts with a dash, which command
