@@ -206,6 +206,10 @@ func (m *Manager) nextState(req *kmsg.BrokerHeartbeatRequest, b *metadata.Broker
 		switch {
 		case req.WantShutdown:
 			return stateStop
+		case b.InControlledShutdown:
+			// No record takes this back: a node that was about to stop, and was silent for too long on the way, must register
+			// again before it may lead.
+			return stateFenced
 		case !req.WantFence && req.CurrentMetadataOffset >= s.registered:
 			return stateUnfenced
 		}

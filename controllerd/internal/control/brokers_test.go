@@ -318,6 +318,27 @@ func TestControlledShutdown(t *testing.T) {
 	}
 }
 
+// TestSilenceDuringShutdown: a node that was about to stop and is fenced on the way may not lead again before it has
+// registered again, since no record takes back that it was leaving.
+func TestSilenceDuringShutdown(t *testing.T) {
+	w := newWorld(t, nil)
+	w.up(1, 2)
+	w.mustCreate(assigned("a", []int32{1}, []int32{2}))
+	w.beat(1, func(r *kmsg.BrokerHeartbeatRequest) { r.WantShutdown = true })
+	w.silence(1)
+	if r := w.beat(1, nil); !r.IsFenced || !w.m.Image().Broker(1).Fenced {
+		t.Fatalf("%+v", r)
+	}
+	if p := w.partition("a", 0); p.Leader != metadata.NoLeader {
+		t.Fatalf("%+v", p)
+	}
+	w.advance(10 * time.Second)
+	w.register(1, "")
+	if r := w.beat(1, nil); r.IsFenced {
+		t.Fatal("it cannot come back")
+	}
+}
+
 func TestShutdownOfTheLastNode(t *testing.T) {
 	w := newWorld(t, nil)
 	w.up(1)
@@ -491,6 +512,20 @@ func TestProducerIDs(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 	}
+}
+
+// TestReassignmentDropsELR: a replica that a reassignment takes away leaves the eligible leaders too.
+func TestReassignmentDropsELR(t *testing.T) {
+	w := newWorld(t, map[string]string{"min.insync.replicas": "2"})
+	w.up(1, 2)
+	w.mustCreate(assigned("a", []int32{1, 2}))
+	w.silence(1)
+	w.wantPartition("a", 0, 2, []int32{2}, []int32{1})
+	req := kmsg.NewPtrAlterPartitionAssignmentsRequest()
+	to := kmsg.AlterPartitionAssignmentsRequestTopicPartition{Replicas: []int32{2}}
+	req.Topics = []kmsg.AlterPartitionAssignmentsRequestTopic{{Topic: "a", Partitions: []kmsg.AlterPartitionAssignmentsRequestTopicPartition{to}}}
+	w.apply(w.m.AlterPartitionReassignments(req))
+	w.wantPartition("a", 0, 2, []int32{2}, nil)
 }
 
 func TestReassignment(t *testing.T) {

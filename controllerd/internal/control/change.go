@@ -135,7 +135,10 @@ func (c *change) fillELR() {
 	candidates := slices.Concat(c.elr, c.was.ISR)
 	slices.Sort(candidates)
 	candidates = slices.Compact(candidates)
-	c.elr = slices.DeleteFunc(candidates, func(n int32) bool { return n == c.unclean || slices.Contains(c.isr, n) })
+	c.elr = slices.DeleteFunc(candidates, func(n int32) bool {
+		// A replica that a reassignment has taken away is none any more, whatever it still has.
+		return n == c.unclean || slices.Contains(c.isr, n) || !slices.Contains(c.replicas, n)
+	})
 }
 
 func (c *change) elect(r *metarecord.PartitionChangeRecord) {
