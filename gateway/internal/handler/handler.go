@@ -90,6 +90,10 @@ type API struct {
 	Advertised int16
 	// FlexibleFrom is the first version with compact types, whose header has tagged fields; neverFlexible for none.
 	FlexibleFrom int16
+	// LapsesWithClient is for an API whose late effect harms: when it was kept waiting behind another request until its client
+	// gave up and closed the connection, it is not carried out. A group's offset could go back otherwise, since the client has
+	// committed elsewhere by then.
+	LapsesWithClient bool
 	// Order is nil for an API that runs alone.
 	Order func(r *Request) Order
 	// EndsOnDrain says that the requests wait for something that need not come: they end, with what is there, when the

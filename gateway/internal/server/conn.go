@@ -24,9 +24,15 @@ const (
 	decodedShare = 8
 	// lingerTime is how long a client has to read the last answers.
 	lingerTime = 250 * time.Millisecond
+	// lapseAfter is how long a request must have been kept waiting before it is asked whether its client is still there. What
+	// was sent right before an orderly close is carried out.
+	lapseAfter = time.Second
 	// apiVersionsKey is the API that is answered in any version.
 	apiVersionsKey int16 = 18
 )
+
+// errClientGone ends a connection whose client has closed it and does not mean any more what it had sent.
+var errClientGone = errors.New("the client gave up waiting")
 
 // exchange is one request and its answer.
 type exchange struct {
@@ -61,8 +67,9 @@ type conn struct {
 	active atomic.Int64
 	// expires is when the connection is too old, 0 for never; the server's mutex guards it.
 	expires time.Duration
-	// clientID is that of the last request.
+	// clientID is that of the last request, heldUp how long it kept those behind it waiting; the reading goroutine owns both.
 	clientID *string
+	heldUp   time.Duration
 
 	mu sync.Mutex
 	// changed is signalled when a request has ended or the connection was closed.
@@ -169,11 +176,16 @@ func (c *conn) run(x *exchange) error {
 	if x.api.Order != nil {
 		order = x.api.Order(&x.req)
 	}
+	if x.api.LapsesWithClient && c.heldUp > lapseAfter && peerHasClosed(c.nc) {
+		c.drop(x)
+		return errClientGone
+	}
 	if !c.begin(x, order) {
 		c.drop(x)
 		return net.ErrClosed
 	}
 	x.begun = c.s.deps.Now()
+	c.heldUp = 0
 	c.s.metrics.inFlight.Add(1)
 	switch {
 	case x.api.Start != nil:
@@ -181,6 +193,7 @@ func (c *conn) run(x *exchange) error {
 		x.api.Start(c.s.deps.Handlers, c.s.ctx, &x.req, func(m *wire.Message, err error) { c.end(x, m, err, false) })
 	case order == handler.Alone:
 		m, err := c.handle(x)
+		c.heldUp = c.s.deps.Now().Sub(x.begun)
 		c.end(x, m, err, true)
 		if err != nil {
 			return err

@@ -159,7 +159,6 @@ type Found struct {
 
 // Suffixes of directories that hold no live replica.
 const (
-	deleteSuffix = "-delete"
 	straySuffix  = "-stray"
 	futureSuffix = "-future"
 )
@@ -175,7 +174,7 @@ func (d *Dir) list() (replicas []Found, deleted []string, err error) {
 		switch {
 		case !e.IsDir() || strings.HasSuffix(name, straySuffix):
 			continue
-		case strings.HasSuffix(name, deleteSuffix), strings.HasSuffix(name, futureSuffix):
+		case log.IsDeletedDir(name), strings.HasSuffix(name, futureSuffix):
 			deleted = append(deleted, d.file(name))
 			continue
 		}
