@@ -1,0 +1,26 @@
+// Package coldread reads records from remote segments: whole batches from an offset on, offsets by timestamp, aborted
+// transactions.
+//
+// It owns the read-ahead, the caches of blocks (memory and disk) and of indexes, and the checks: a byte is handed on only
+// after the checksum of its block was right. It must never know which segments a partition has nor what of them counts (the
+// caller gives a view for each call), which store there is (it gets a RemoteStorageManager), and nothing that it does may
+// wait on a partition's writes.
+//
+// # How a read works
+//
+// A segment is read in blocks of 1 MiB. Missing blocks that follow each other are asked for in one ranged request, whose
+// blocks are checked and handed on as they come in. A reader that begins somewhere gets one block. When it comes back for the
+// offset after the last one it got, its window of read-ahead doubles, up to ReadAheadMaxBytes and across segments, with
+// requests of 2, 4 and 8 MiB. A block that is asked for twice at the same time is read once, and is read to its end even if
+// nobody waits for it any more.
+//
+// # The exported API
+//
+//	reader, err := coldread.New(manager, config, deps)
+//	reader.Read(ctx, ReadRequest) (*ReadResult, error)          // batches from an offset on
+//	reader.OffsetForTimestamp(ctx, segments, timestampMs, minOffset) (TimestampOffset, bool, error)
+//	reader.AbortedTransactions(ctx, segments, from, to) ([]storage.AbortedTransaction, error)
+//	reader.Indexes(ctx, segment) (*objectstore.Indexes, error)  // producer snapshot and leader epochs among them
+//	reader.Forget(segmentIDs...)                                // after a deletion
+//	reader.Close() error
+package coldread
