@@ -51,6 +51,13 @@ type Config struct {
 	// (metadata.log.max.record.bytes.between.snapshots, metadata.log.max.snapshot.interval.ms).
 	SnapshotBytes    int64
 	SnapshotInterval time.Duration
+	// LogSegmentBytes and LogSegmentAge are when a file of the metadata log's copy in Kafka's format is closed
+	// (metadata.log.segment.bytes, metadata.log.segment.ms); RetentionBytes and Retention are how much of it is kept
+	// (metadata.max.retention.bytes, metadata.max.retention.ms).
+	LogSegmentBytes int64
+	LogSegmentAge   time.Duration
+	RetentionBytes  int64
+	Retention       time.Duration
 	// LeaderImbalanceCheckInterval is how often leaders go back to the preferred replicas; 0 means never
 	// (leader.imbalance.check.interval.seconds, auto.leader.rebalance.enable).
 	LeaderImbalanceCheckInterval time.Duration
@@ -75,6 +82,10 @@ func DefaultConfig() Config {
 		SessionTimeout:               9 * time.Second,
 		SnapshotBytes:                20 << 20,
 		SnapshotInterval:             time.Hour,
+		LogSegmentBytes:              1 << 30,
+		LogSegmentAge:                7 * 24 * time.Hour,
+		RetentionBytes:               100 << 20,
+		Retention:                    7 * 24 * time.Hour,
 		LeaderImbalanceCheckInterval: 5 * time.Minute,
 		UncleanElectionCheckInterval: 5 * time.Minute,
 		NumPartitions:                1,

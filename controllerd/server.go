@@ -22,6 +22,7 @@ import (
 	"chancery/controllerd/internal/controller"
 	"chancery/controllerd/internal/etcdlog"
 	"chancery/controllerd/internal/feed"
+	"chancery/controllerd/internal/kraftlog"
 	"chancery/controllerd/internal/metalog"
 	"chancery/controllerd/internal/server"
 )
@@ -171,7 +172,20 @@ func (s *Server) run(ctx context.Context, meta metaProperties) {
 	var parts sync.WaitGroup
 	parts.Go(func() { c.Run(ctx) })
 	parts.Go(func() { reporter.Run(ctx) })
+	parts.Go(func() { s.kafkaLog().Run(ctx) })
 	parts.Wait()
+}
+
+// kafkaLog is the copy of the metadata log that Kafka's tools read.
+func (s *Server) kafkaLog() *kraftlog.Copy {
+	c := s.config
+	return kraftlog.New(kraftlog.Config{
+		Dir:          filepath.Join(c.Dir, kraftlog.DirName),
+		SegmentBytes: c.LogSegmentBytes, SegmentAge: c.LogSegmentAge,
+		SnapshotBytes: c.SnapshotBytes, SnapshotInterval: c.SnapshotInterval,
+		RetentionBytes: c.RetentionBytes, Retention: c.Retention,
+		Logger: s.deps.Logger,
+	}, s.feed)
 }
 
 // settleClusterID finds out the cluster's id, which on the very first start is the configured one or a new one, and writes

@@ -23,6 +23,10 @@ func controllerConfig(p *parts) (controllerd.Config, error) {
 	c.SessionTimeout = n.Duration("broker.session.timeout.ms")
 	c.SnapshotBytes = n.Long("metadata.log.max.record.bytes.between.snapshots")
 	c.SnapshotInterval = n.Duration("metadata.log.max.snapshot.interval.ms")
+	c.LogSegmentBytes = n.Long("metadata.log.segment.bytes")
+	c.LogSegmentAge = n.Duration("metadata.log.segment.ms")
+	c.RetentionBytes = n.Long("metadata.max.retention.bytes")
+	c.Retention = n.Duration("metadata.max.retention.ms")
 	c.UncleanElectionCheckInterval = n.Duration("unclean.leader.election.interval.ms")
 	c.LeaderImbalanceCheckInterval = 0
 	if n.Bool("auto.leader.rebalance.enable") {

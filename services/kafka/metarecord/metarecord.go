@@ -100,6 +100,21 @@ func Decode(b []byte) (Record, error) {
 	return r, nil
 }
 
+// FrameType is the type of the record in a frame, which need not be known.
+func FrameType(b []byte) (Type, error) {
+	c := codec{buf: b, reading: true}
+	var frame, number uint32
+	c.uvarint(&frame)
+	c.uvarint(&number)
+	if c.err != nil {
+		return 0, c.err
+	}
+	if frame != frameVersion || number > maxType {
+		return 0, fmt.Errorf("%w: %d in frame version %d", ErrUnknownType, number, frame)
+	}
+	return Type(number), nil
+}
+
 // DecodeAll reads the records of a batch.
 func DecodeAll(frames [][]byte) ([]Record, error) {
 	records := make([]Record, len(frames))
@@ -137,6 +152,9 @@ func (t Type) String() string {
 	}
 	return fmt.Sprintf("UNKNOWN_RECORD_%d", int16(t))
 }
+
+// Own says whether the record type is one of ours, which Kafka's tools cannot read.
+func (t Type) Own() bool { return t >= firstOwnType }
 
 // Known says whether this package knows the record type.
 func (t Type) Known() bool {

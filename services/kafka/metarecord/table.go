@@ -38,7 +38,8 @@ const (
 	UnregisterService Type = 30003
 	Shard             Type = 30004
 
-	maxType = 30004
+	firstOwnType = 30000
+	maxType      = 30004
 )
 
 // spec is what the codec knows of a record type.
