@@ -53,6 +53,8 @@ func registerMetrics(meter metric.Meter, n *node.Node) (metric.Registration, err
 	for name, description := range countDescriptions() {
 		counts[name] = b.gauge(name, description)
 	}
+	throttled := b.counter("chancery_storage_throttled_bytes", "Bytes copied under a quota, by whose quota it is.")
+	throttleRate := b.gauge("chancery_storage_throttled_rate_bytes", "Present rate of copying under a quota, in bytes per second.")
 	size := b.gauge("chancery_storage_log_size_bytes", "Size of a replica's segments.")
 	end := b.gauge("chancery_storage_log_end_offset", "Offset of a replica's next record.")
 	start := b.gauge("chancery_storage_log_start_offset", "Offset of a replica's first record.")
@@ -67,6 +69,11 @@ func registerMetrics(meter metric.Meter, n *node.Node) (metric.Registration, err
 		observeWaiting(o, waiting, n)
 		for name, value := range countReplicas(n) {
 			o.ObserveInt64(counts[name], value)
+		}
+		for _, t := range n.Throttles() {
+			by := metric.WithAttributes(attribute.String("quota", t.Name))
+			o.ObserveInt64(throttled, t.Bytes, by)
+			o.ObserveInt64(throttleRate, t.Rate, by)
 		}
 		for _, r := range n.Replicas() {
 			if r.Log() == nil {

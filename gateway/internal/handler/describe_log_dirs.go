@@ -16,42 +16,55 @@ import (
 // cordoned.
 
 func (h *Handlers) describeLogDirs(ctx context.Context, r *Request, _ *kmsg.DescribeLogDirsRequest) (kmsg.Response, error) {
-	nodes := []int32{r.Conn.NodeID}
-	if r.Conn.NodeID == UnknownNode {
-		nodes = nil
+	resp := kmsg.NewPtrDescribeLogDirsResponse()
+	for _, a := range h.askMeant(ctx, r) {
+		own, _ := a.resp.(*kmsg.DescribeLogDirsResponse)
+		if own == nil {
+			h.Logger.Warn("a storage node has not described its log directories", "node", a.node, "error", a.err)
+			resp.ErrorCode = int16(forwardCode(a.err))
+			continue
+		}
+		resp.Dirs = append(resp.Dirs, own.Dirs...)
+		if own.ErrorCode != 0 {
+			resp.ErrorCode = own.ErrorCode
+		}
+	}
+	return resp, nil
+}
+
+// meantAnswer is what a storage node answered to a request that was meant for it, or why there is no answer.
+type meantAnswer struct {
+	node int32
+	resp kmsg.Response
+	err  error
+}
+
+// askMeant passes a request on to the storage node that the client means, or to all live ones where it has not said which.
+func (h *Handlers) askMeant(ctx context.Context, r *Request) []meantAnswer {
+	var answers []meantAnswer
+	if r.Conn.NodeID != UnknownNode {
+		answers = append(answers, meantAnswer{node: r.Conn.NodeID})
+	} else {
 		for _, b := range h.Image().Brokers() {
 			if !b.Fenced {
-				nodes = append(nodes, b.ID)
+				answers = append(answers, meantAnswer{node: b.ID})
 			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.config.RequestTimeout)
 	defer cancel()
 	began := h.Now()
-	answers := make([]*kmsg.DescribeLogDirsResponse, len(nodes))
-	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
-	for i, id := range nodes {
-		wg.Go(func() { answers[i], errs[i] = h.describeLogDirsOf(ctx, r, id) })
+	for i := range answers {
+		wg.Go(func() { answers[i].resp, answers[i].err = h.askAsItCame(ctx, r, answers[i].node) })
 	}
 	wg.Wait()
 	r.Waited += h.Now().Sub(began)
-	resp := kmsg.NewPtrDescribeLogDirsResponse()
-	for i, id := range nodes {
-		if errs[i] != nil {
-			h.Logger.Warn("a storage node has not described its log directories", "node", id, "error", errs[i])
-			resp.ErrorCode = int16(forwardCode(errs[i]))
-			continue
-		}
-		resp.Dirs = append(resp.Dirs, answers[i].Dirs...)
-		if answers[i].ErrorCode != 0 {
-			resp.ErrorCode = answers[i].ErrorCode
-		}
-	}
-	return resp, nil
+	return answers
 }
 
-func (h *Handlers) describeLogDirsOf(ctx context.Context, r *Request, id int32) (*kmsg.DescribeLogDirsResponse, error) {
+// askAsItCame passes a request on to one storage node as it came.
+func (h *Handlers) askAsItCame(ctx context.Context, r *Request, id int32) (kmsg.Response, error) {
 	node, err := h.Storage(id)
 	if err != nil {
 		return nil, err
@@ -60,10 +73,10 @@ func (h *Handlers) describeLogDirsOf(ctx context.Context, r *Request, id int32) 
 	if err != nil {
 		return nil, err
 	}
-	resp := kmsg.NewPtrDescribeLogDirsResponse()
+	resp := kmsg.ResponseForKey(r.Key)
 	resp.SetVersion(r.Version)
 	if err := resp.ReadFrom(reply.GetReply().GetBody()); err != nil {
-		return nil, errcode.UnknownServerError.Wrap(fmt.Errorf("answer to DescribeLogDirs: %w", err))
+		return nil, errcode.UnknownServerError.Wrap(fmt.Errorf("answer to %s: %w", kmsg.NameForKey(r.Key), err))
 	}
 	return resp, nil
 }

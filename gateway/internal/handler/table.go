@@ -26,6 +26,7 @@ func table() []API {
 		{Key: 23, Name: "OffsetForLeaderEpoch", Min: 2, Max: 4, Advertised: 2, FlexibleFrom: 4, Handle: on((*Handlers).offsetForLeaderEpoch)},
 		{Key: 32, Name: "DescribeConfigs", Min: 1, Max: 4, Advertised: 1, FlexibleFrom: 4, Handle: on((*Handlers).describeConfigs)},
 		{Key: 33, Name: "AlterConfigs", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 2, Handle: on((*Handlers).alterConfigs)},
+		{Key: 34, Name: "AlterReplicaLogDirs", Min: 1, Max: 2, Advertised: 1, FlexibleFrom: 2, Handle: on((*Handlers).alterReplicaLogDirs)},
 		{Key: 35, Name: "DescribeLogDirs", Min: 1, Max: 5, Advertised: 1, FlexibleFrom: 2, Handle: on((*Handlers).describeLogDirs)},
 		{Key: 37, Name: "CreatePartitions", Min: 0, Max: 3, Advertised: 0, FlexibleFrom: 2, Handle: toController(createPartitionsFailed)},
 		{Key: 42, Name: "DeleteGroups", Min: 0, Max: 3, Advertised: 0, FlexibleFrom: 2, Handle: on((*Handlers).deleteGroups)},

@@ -19,6 +19,7 @@ import (
 	"chancery/services/storage"
 	"chancery/storaged/internal/partition"
 	"chancery/storaged/internal/replica"
+	"chancery/storaged/internal/throttle"
 )
 
 // Config is how a node copies.
@@ -41,6 +42,8 @@ type Config struct {
 	Backoff time.Duration
 	// Timeout bounds a fetch beyond MaxWait (replica.socket.timeout.ms).
 	Timeout time.Duration
+	// Quota bounds the copying of the partitions whose topics' configs name them (follower.replication.throttled.rate).
+	Quota   *throttle.Quota
 	Metrics *replica.Metrics
 	Logger  *slog.Logger
 }

@@ -69,11 +69,24 @@ func (l *lane) due(interrupt context.CancelFunc) (parts []*part, wait time.Durat
 			wait = min(wait, d)
 			continue
 		}
+		if d := l.throttled(p, now); d > 0 {
+			wait = min(wait, d)
+			continue
+		}
 		parts = append(parts, p)
 	}
 	clear(l.order[len(kept):])
 	l.order = kept
 	return parts, wait, len(parts) == len(kept), true
+}
+
+// throttled is how long a partition may not be copied, because the quota of followers is used up and the partition is one of
+// those that it is for. Those in sync are copied all the same: they would fall out of the ISR.
+func (l *lane) throttled(p *part, now time.Time) time.Duration {
+	if _, ok := p.replica.Throttled(); !ok || p.replica.View().LogEnd >= p.leaderHigh.Load() {
+		return 0
+	}
+	return l.worker.config.Quota.Wait(now)
 }
 
 // fetch asks the leader and hands out what comes.
@@ -97,7 +110,11 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 			}
 			if n := r.Records.Len(); n > 0 {
 				brought, bytes = append(brought, p), bytes+n
+				if _, throttled := p.replica.Throttled(); throttled {
+					l.worker.config.Quota.Record(time.Now(), n)
+				}
 			}
+			p.leaderHigh.Store(r.HighWatermark)
 			if !p.replica.News(r) {
 				continue
 			}

@@ -2,7 +2,9 @@ package fetcher
 
 import (
 	"context"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"chancery/storaged/internal/replica"
@@ -38,6 +40,8 @@ type part struct {
 	// notBefore is when to ask again after failures; zero for now.
 	notBefore time.Time
 	failures  int
+	// leaderHigh is the leader's high watermark as of the last fetch.
+	leaderHigh atomic.Int64
 	// lastNews is when it brought records last, or was added.
 	lastNews time.Time
 }
@@ -52,6 +56,7 @@ func (w *worker) add(r *replica.Replica, epoch int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := &part{replica: r, leaderEpoch: epoch, lastNews: time.Now()}
+	p.leaderHigh.Store(math.MaxInt64) // nobody knows yet how far it is behind
 	w.parts[r.Key()] = p
 	w.busy.put(p)
 }

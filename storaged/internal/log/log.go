@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,9 @@ type Options struct {
 	Dir       string
 	Topic     string
 	Partition int32
+	// DirName is the name of the partition's directory; empty means DirName(Topic, Partition). A replica on its way to another
+	// log directory has one of its own (FutureDirName).
+	DirName string
 	// TopicID is written to partition.metadata of a new log, and compared with that of an old one. Zero takes whatever is
 	// there.
 	TopicID uuid.UUID
@@ -65,6 +69,9 @@ type Options struct {
 }
 
 func (o *Options) fill() {
+	if o.DirName == "" {
+		o.DirName = DirName(o.Topic, o.Partition)
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -146,7 +153,7 @@ type Log struct {
 func Open(o Options) (*Log, error) {
 	o.fill()
 	l := &Log{
-		dir: filepath.Join(o.Dir, DirName(o.Topic, o.Partition)), topic: o.Topic, partition: o.Partition, topicID: o.TopicID,
+		dir: filepath.Join(o.Dir, o.DirName), topic: o.Topic, partition: o.Partition, topicID: o.TopicID,
 		fs: o.FS, logger: o.Logger.With("topic", o.Topic, "partition", o.Partition), codecs: o.Codecs, pools: o.Pools, now: o.Now,
 		after: o.After, jitter: o.Jitter, rolled: o.Rolled, config: o.Config,
 		logStart: o.LogStartOffset, recoveryPoint: o.RecoveryPoint, firstUnstable: -1,
@@ -353,6 +360,21 @@ func (l *Log) AssignEpochStart(epoch int32, offset int64) error {
 	if !changed {
 		return nil
 	}
+	return l.fail("write leader epochs", l.writeEpochs())
+}
+
+// CopyEpochs takes over the leader epochs of another log with the same records, also those that have no records yet. Writer
+// only.
+func (l *Log) CopyEpochs(from *Log) error {
+	if err := l.writable(); err != nil {
+		return err
+	}
+	from.mu.RLock()
+	copied := slices.Clone(from.epochs)
+	from.mu.RUnlock()
+	l.mu.Lock()
+	l.epochs = copied
+	l.mu.Unlock()
 	return l.fail("write leader epochs", l.writeEpochs())
 }
 

@@ -25,6 +25,8 @@ const (
 
 	// deleteDirSuffix ends the name of a directory that is to be removed.
 	deleteDirSuffix = "-delete"
+	// futureDirSuffix ends the name of a directory that a replica is being copied to.
+	futureDirSuffix = "-future"
 	// maxNameBytes is the longest name that a directory may have.
 	maxNameBytes = 255
 )
@@ -56,6 +58,23 @@ func IsDeletedDir(name string) bool {
 	}
 	_, _, ok := ParseDirName(name[:i])
 	return ok
+}
+
+// FutureDirName is a new name for the directory that a replica is copied to; false when it would be longer than a name may be.
+func FutureDirName(topic string, partition int32) (string, bool) {
+	id := newDirID()
+	name := fmt.Sprintf("%s.%x%s", DirName(topic, partition), id[:], futureDirSuffix)
+	return name, len(name) <= maxNameBytes
+}
+
+// ParseFutureDirName takes the name of a directory that a replica is being copied to apart.
+func ParseFutureDirName(name string) (topic string, partition int32, ok bool) {
+	rest, ok := strings.CutSuffix(name, futureDirSuffix)
+	i := strings.LastIndexByte(rest, '.')
+	if !ok || i < 0 {
+		return "", 0, false
+	}
+	return ParseDirName(rest[:i])
 }
 
 // deletedDirName is a new name for a directory that is to be removed, as Kafka makes it: the topic may be cut short.

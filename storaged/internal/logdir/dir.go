@@ -157,37 +157,48 @@ type Found struct {
 	Path    string
 }
 
-// Suffixes of directories that hold no live replica.
-const (
-	straySuffix  = "-stray"
-	futureSuffix = "-future"
-)
+// straySuffix ends the names of directories that were set aside.
+const straySuffix = "-stray"
 
-// list finds the replicas on disk, and the directories that are waiting for their deletion.
-func (d *Dir) list() (replicas []Found, deleted []string, err error) {
+// listing is what is in a log directory: replicas, those that were on their way here, and directories that are waiting for
+// their deletion.
+type listing struct {
+	replicas, futures []Found
+	deleted           []string
+}
+
+// list finds what is on disk.
+func (d *Dir) list() (out listing, err error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	for _, e := range entries {
 		name := e.Name()
 		switch {
 		case !e.IsDir() || strings.HasSuffix(name, straySuffix):
 			continue
-		case log.IsDeletedDir(name), strings.HasSuffix(name, futureSuffix):
-			deleted = append(deleted, d.file(name))
+		case log.IsDeletedDir(name):
+			out.deleted = append(out.deleted, d.file(name))
 			continue
 		}
-		topic, partition, ok := log.ParseDirName(name)
-		if !ok {
-			continue // something that is not ours, such as lost+found
+		topic, partition, future := log.ParseFutureDirName(name)
+		if !future {
+			var ok bool
+			if topic, partition, ok = log.ParseDirName(name); !ok {
+				continue // something that is not ours, such as lost+found
+			}
 		}
 		id, err := log.ReadTopicID(vfs.OS{}, d.file(name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, err
+			return out, err
 		}
-		r := Replica{Topic: topic, Partition: partition}
-		replicas = append(replicas, Found{Replica: r, TopicID: id, Path: d.file(name)})
+		f := Found{Replica: Replica{Topic: topic, Partition: partition}, TopicID: id, Path: d.file(name)}
+		if future {
+			out.futures = append(out.futures, f)
+		} else {
+			out.replicas = append(out.replicas, f)
+		}
 	}
-	return replicas, deleted, nil
+	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"chancery/services/kafka/uuid"
+	"chancery/storaged/internal/log"
 )
 
 // Set is the log directories of a node.
@@ -22,8 +23,11 @@ type Set struct {
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// found are the replicas on disk that have not been claimed yet.
-	found map[Replica]foundIn
+	// found are the replicas on disk that have not been claimed yet, futures those that were being copied to another
+	// directory.
+	found, futures map[Replica]foundIn
+	// preferred is where replicas that do not exist yet were told to go.
+	preferred map[Replica]*Dir
 }
 
 type foundIn struct {
@@ -34,7 +38,8 @@ type foundIn struct {
 // Open makes the directories ours. A directory that cannot be used is offline; it is an error when none is left, or when
 // one belongs to another node, cluster or process.
 func Open(paths []string, nodeID int32, clusterID string, logger *slog.Logger) (*Set, error) {
-	s := &Set{nodeID: nodeID, clusterID: clusterID, logger: logger, found: map[Replica]foundIn{}}
+	s := &Set{nodeID: nodeID, clusterID: clusterID, logger: logger,
+		found: map[Replica]foundIn{}, futures: map[Replica]foundIn{}, preferred: map[Replica]*Dir{}}
 	for _, path := range paths {
 		absolute, err := filepath.Abs(path)
 		if err != nil {
@@ -79,16 +84,24 @@ func (s *Set) agree(path string, m meta) error {
 
 // find notes the replicas of a directory, and removes what a deletion left half done.
 func (s *Set) find(d *Dir) error {
-	replicas, deleted, err := d.list()
+	list, err := d.list()
 	if err != nil {
 		return err
 	}
-	for _, path := range deleted {
+	for _, f := range list.futures {
+		if _, ok := s.futures[f.Replica]; ok {
+			// A replica goes to one directory at a time; which of the two it was is not known.
+			list.deleted = append(list.deleted, f.Path)
+			continue
+		}
+		s.futures[f.Replica] = foundIn{Found: f, dir: d}
+	}
+	for _, path := range list.deleted {
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
 	}
-	for _, f := range replicas {
+	for _, f := range list.replicas {
 		if other, ok := s.found[f.Replica]; ok {
 			return fmt.Errorf("replica %s-%d is in %s as well as in %s", f.Replica.Topic, f.Replica.Partition, f.Path, other.Path)
 		}
@@ -195,6 +208,9 @@ func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) 
 	if f, ok := s.found[r]; ok {
 		delete(s.found, r)
 		if err := f.dir.Err(); err != nil {
+			if at, ok, err := s.promote(r, topic, assigned); ok {
+				return at, err
+			}
 			return Placement{}, fmt.Errorf("%w: %w", ErrOffline, err)
 		}
 		if f.TopicID.IsZero() || f.TopicID == topic {
@@ -205,6 +221,11 @@ func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) 
 			return Placement{}, err
 		}
 	}
+	if at, ok, err := s.promote(r, topic, assigned); ok {
+		return at, err
+	}
+	preferred := s.preferred[r]
+	delete(s.preferred, r)
 	online := s.Online()
 	for _, d := range online {
 		if d.id == assigned {
@@ -214,6 +235,10 @@ func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) 
 	}
 	if assigned != uuid.UnassignedDir && len(online) < len(s.dirs) {
 		return Placement{}, ErrOffline
+	}
+	if preferred != nil && preferred.Err() == nil {
+		preferred.replicas.Add(1)
+		return Placement{Dir: preferred, New: true}, nil
 	}
 	var best *Dir
 	for _, d := range online {
@@ -231,11 +256,63 @@ func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) 
 	return Placement{Dir: best, New: true}, nil
 }
 
+// promote takes a copy for the replica that there is no other of: the controller had agreed to the move, and the former
+// directory does not have the replica any more, or does not work.
+func (s *Set) promote(r Replica, topic, assigned uuid.UUID) (Placement, bool, error) {
+	f, ok := s.futures[r]
+	if !ok || f.dir.id != assigned || f.TopicID != topic || f.dir.Err() != nil {
+		return Placement{}, false, nil
+	}
+	delete(s.futures, r)
+	s.logger.Info("a copied replica takes its place", "topic", r.Topic, "partition", r.Partition, "dir", f.dir.path)
+	if err := os.Rename(f.Path, filepath.Join(f.dir.path, log.DirName(r.Topic, r.Partition))); err != nil {
+		s.fail(f.dir, err)
+		return Placement{}, true, fmt.Errorf("%w: %w", ErrOffline, err)
+	}
+	f.dir.replicas.Add(1)
+	return Placement{Dir: f.dir}, true, nil
+}
+
+// Future gives the copy of a replica that was found in another directory, once, with the name of its directory. One of another
+// topic of that name, or in a directory that does not work, is not given.
+func (s *Set) Future(r Replica, topic uuid.UUID) (dir *Dir, name string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.futures[r]
+	if !ok || f.TopicID != topic || f.dir.Err() != nil {
+		return nil, "", false
+	}
+	delete(s.futures, r)
+	return f.dir, filepath.Base(f.Path), true
+}
+
+// ByPath finds a directory by its absolute path.
+func (s *Set) ByPath(path string) (*Dir, bool) {
+	i := slices.IndexFunc(s.dirs, func(d *Dir) bool { return d.path == path })
+	if i < 0 {
+		return nil, false
+	}
+	return s.dirs[i], true
+}
+
+// Prefer says where a replica that does not exist yet is to be made, if the controller does not say otherwise.
+func (s *Set) Prefer(r Replica, d *Dir) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.preferred[r] = d
+}
+
+// Moved says that a replica has gone from one directory to another.
+func (s *Set) Moved(from, to *Dir) {
+	from.replicas.Add(-1)
+	to.replicas.Add(1)
+}
+
 // Removed says that a replica was deleted from a directory.
 func (s *Set) Removed(d *Dir) { d.replicas.Add(-1) }
 
 // Strays sets aside the replicas on disk that no one has claimed: the cluster does not know them here. They are renamed,
-// not deleted, so that an operator can look.
+// not deleted, so that an operator can look. Copies that no replica has claimed are only that, and go.
 func (s *Set) Strays() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,6 +322,15 @@ func (s *Set) Strays() {
 			continue
 		}
 		if err := s.setAside(f); err != nil {
+			s.fail(f.dir, err)
+		}
+	}
+	for r, f := range s.futures {
+		delete(s.futures, r)
+		if f.dir.Err() != nil {
+			continue
+		}
+		if err := os.RemoveAll(f.Path); err != nil {
 			s.fail(f.dir, err)
 		}
 	}

@@ -47,6 +47,9 @@ type cluster struct {
 	alters int
 	// assigned are the replicas whose place was told.
 	assigned int
+	// places is where replicas were told to be, refuseAssign what telling fails with.
+	places       map[uuid.UUID]uuid.UUID
+	refuseAssign errcode.Code
 
 	// publishing keeps the images in order.
 	publishing sync.Mutex
@@ -68,6 +71,7 @@ func newCluster(t testing.TB, nodes int, props map[string]string) *cluster {
 		t: t, props: map[string]string{}, nodes: map[int32]*node.Node{}, cut: map[int32]bool{}, epochs: map[int32]int64{},
 		logs: map[string]*log.Log{}, dirs: map[int32]string{}, image: metadata.Empty("test-cluster"),
 		more: map[int32][]string{}, racks: map[int32]string{}, disks: map[int32]vfs.FS{},
+		places: map[uuid.UUID]uuid.UUID{},
 	}
 	for k, v := range props {
 		c.props[k] = v
@@ -97,6 +101,7 @@ func (c *cluster) start(id int32) *node.Node {
 		Epoch:           func() int64 { return c.epoch(id) },
 		Nodes:           func(to int32) (storage.Node, error) { return c.reach(id, to) },
 		Controller:      c,
+		FS:              c.disks[id],
 		OpenLog:         func(o log.Options) (*log.Log, error) { return c.log(id, o) },
 		DirectoryFailed: func() { c.set(func() { c.failed++ }) }, Fatal: func(error) {}, Applied: func() {},
 		Logger: quiet(),
@@ -231,6 +236,13 @@ func (c *cluster) partition(topic uuid.UUID) *metadata.Partition {
 	return c.image.Partition(topic, 0)
 }
 
+// placed is where the controller was last told that a topic's replica is.
+func (c *cluster) placed(topic uuid.UUID) uuid.UUID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.places[topic]
+}
+
 func (c *cluster) set(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,12 +263,16 @@ func (c *cluster) Request(_ context.Context, req kmsg.Request, _ controllerclien
 		return c.alter(r), nil
 	case *kmsg.AssignReplicasToDirsRequest:
 		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.refuseAssign != errcode.None {
+			return nil, c.refuseAssign.Err()
+		}
 		for _, d := range r.Directories {
 			for _, t := range d.Topics {
 				c.assigned += len(t.Partitions)
+				c.places[t.TopicID] = d.ID
 			}
 		}
-		c.mu.Unlock()
 		return kmsg.NewPtrAssignReplicasToDirsResponse(), nil
 	}
 	return nil, errors.New("unexpected request")

@@ -16,10 +16,17 @@ import (
 
 func (n *Node) describeLogDirs(req *kmsg.DescribeLogDirsRequest) *kmsg.DescribeLogDirsResponse {
 	resp := kmsg.NewPtrDescribeLogDirsResponse()
-	byDir := map[*logdir.Dir][]*replica.Replica{}
+	byDir := map[*logdir.Dir][]held{}
 	for _, r := range n.all() {
-		if r.Dir() != nil && named(req, r) {
-			byDir[r.Dir()] = append(byDir[r.Dir()], r)
+		if r.Log() == nil || !named(req, r) {
+			continue
+		}
+		v := r.View()
+		byDir[r.Dir()] = append(byDir[r.Dir()], held{r, r.Log().Size(), max(v.HighWatermark-v.LogEnd, 0), false})
+	}
+	for _, c := range n.moves.Copies() {
+		if named(req, c.Replica) {
+			byDir[c.Dir] = append(byDir[c.Dir], held{c.Replica, c.Size, c.Replica.View().LogEnd - c.LogEnd, true})
 		}
 	}
 	cordoned := n.cordoned()
@@ -33,11 +40,18 @@ func (n *Node) describeLogDirs(req *kmsg.DescribeLogDirsRequest) *kmsg.DescribeL
 			continue
 		}
 		out.TotalBytes, out.UsableBytes = total, usable
-		out.IsCordoned = slices.Contains(cordoned, d.ID())
+		out.IsCordoned = isCordoned(cordoned, d)
 		out.Topics = describeReplicas(byDir[d])
 		resp.Dirs = append(resp.Dirs, out)
 	}
 	return resp
+}
+
+// held is what a log directory has of a replica: the replica itself, or the copy that is to take its place.
+type held struct {
+	replica   *replica.Replica
+	size, lag int64
+	future    bool
 }
 
 // named says whether a request asks for a replica; null topics ask for all.
@@ -50,24 +64,19 @@ func named(req *kmsg.DescribeLogDirsRequest, r *replica.Replica) bool {
 	})
 }
 
-func describeReplicas(replicas []*replica.Replica) []kmsg.DescribeLogDirsResponseDirTopic {
-	slices.SortFunc(replicas, func(a, b *replica.Replica) int {
-		return cmp.Or(cmp.Compare(a.Topic(), b.Topic()), cmp.Compare(a.Key().Partition, b.Key().Partition))
+func describeReplicas(replicas []held) []kmsg.DescribeLogDirsResponseDirTopic {
+	slices.SortFunc(replicas, func(a, b held) int {
+		return cmp.Or(cmp.Compare(a.replica.Topic(), b.replica.Topic()), cmp.Compare(a.replica.Key().Partition, b.replica.Key().Partition))
 	})
 	var out []kmsg.DescribeLogDirsResponseDirTopic
-	for _, r := range replicas {
-		if r.Log() == nil {
-			continue
-		}
-		if len(out) == 0 || out[len(out)-1].Topic != r.Topic() {
+	for _, h := range replicas {
+		if len(out) == 0 || out[len(out)-1].Topic != h.replica.Topic() {
 			t := kmsg.NewDescribeLogDirsResponseDirTopic()
-			t.Topic = r.Topic()
+			t.Topic = h.replica.Topic()
 			out = append(out, t)
 		}
-		v := r.View()
 		p := kmsg.NewDescribeLogDirsResponseDirTopicPartition()
-		p.Partition, p.Size = r.Key().Partition, r.Log().Size()
-		p.OffsetLag = max(v.HighWatermark-v.LogEnd, 0)
+		p.Partition, p.Size, p.OffsetLag, p.IsFuture = h.replica.Key().Partition, h.size, h.lag, h.future
 		t := &out[len(out)-1]
 		t.Partitions = append(t.Partitions, p)
 	}

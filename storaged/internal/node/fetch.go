@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"chancery/services/kafka/errcode"
@@ -94,7 +95,11 @@ func (f *fetch) read(first bool) (res *storage.FetchResult, enough bool) {
 			enough = true
 			continue
 		}
-		*out, t.view = t.replica.Read(f.req, p, min(left, int(p.MaxBytes)), minOne)
+		if f.throttled(t.replica) {
+			*out, t.view = t.replica.Read(f.req, p, 0, false)
+		} else {
+			*out, t.view = t.replica.Read(f.req, p, min(left, int(p.MaxBytes)), minOne)
+		}
 		n := out.Records.Len()
 		if n > 0 {
 			minOne = false
@@ -140,6 +145,16 @@ func (n *Node) closest(r *replica.Replica, offset int64, rack string) int32 {
 		}
 	}
 	return best
+}
+
+// throttled says whether a follower gets no records now: the quota of leaders is used up, the partition is one of those that
+// it is for, and the follower is not in sync, so that no producer waits for it.
+func (f *fetch) throttled(r *replica.Replica) bool {
+	if !f.follower {
+		return false
+	}
+	asLeader, _ := r.Throttled()
+	return asLeader && !slices.Contains(r.View().ISR, f.req.ReplicaID) && f.node.quotas.leader.Exceeded(time.Now())
 }
 
 func (f *fetch) redirect(t *fetchTarget, p *storage.FetchPartition, id int32) storage.FetchPartitionResult {
@@ -202,7 +217,11 @@ func (f *fetch) missed() bool {
 func (f *fetch) count(res *storage.FetchResult) {
 	bytes, failed := 0, 0
 	for i := range res.Partitions {
-		bytes += res.Partitions[i].Records.Len()
+		n := res.Partitions[i].Records.Len()
+		bytes += n
+		if r := f.targets[i].replica; f.follower && r != nil {
+			r.CountReplicated(f.at, n)
+		}
 		if res.Partitions[i].Error != errcode.None {
 			failed++
 		}

@@ -28,6 +28,8 @@ func (n *Node) Handle(ctx context.Context, req *storagev1.HandleRequest) (*stora
 	switch r := body.(type) {
 	case *kmsg.DescribeLogDirsRequest:
 		resp = n.describeLogDirs(r)
+	case *kmsg.AlterReplicaLogDirsRequest:
+		resp = n.alterReplicaLogDirs(r)
 	case *kmsg.DescribeProducersRequest:
 		resp = n.describeProducers(r)
 	case *kmsg.DescribeConfigsRequest:

@@ -17,9 +17,11 @@ import (
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/storage"
+	"chancery/services/vfs"
 	"chancery/storaged/internal/fetcher"
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
+	"chancery/storaged/internal/mover"
 	"chancery/storaged/internal/partition"
 	"chancery/storaged/internal/replica"
 )
@@ -40,6 +42,8 @@ type Options struct {
 	Epoch      func() int64
 	Nodes      func(id int32) (storage.Node, error)
 	Controller Controller
+	// FS is what logs are moved on; nil means the operating system's.
+	FS vfs.FS
 	// OpenLog opens a replica's log; nil opens the one on disk.
 	OpenLog func(log.Options) (*log.Log, error)
 	// DirectoryFailed is told when a log directory has gone offline, Fatal when there is none left.
@@ -73,6 +77,8 @@ type Node struct {
 	flushes    *flusher
 	isr        *isrSender
 	places     *placeSender
+	moves      *mover.Set
+	quotas     quotas
 	waiting    waitingCounts
 	pools      *log.Pools
 
@@ -100,6 +106,9 @@ func New(o Options) *Node {
 	if o.OpenLog == nil {
 		o.OpenLog = log.Open
 	}
+	if o.FS == nil {
+		o.FS = vfs.OS{}
+	}
 	n := &Node{
 		o: o, metrics: &replica.Metrics{}, replicas: map[replica.Key]*replica.Replica{}, stopping: make(chan struct{}), pools: &log.Pools{},
 		rackAware: o.Static.String("replica.selector.class") == rackAwareSelector,
@@ -109,6 +118,7 @@ func New(o Options) *Node {
 	n.applied.init(empty)
 	n.publishing.base = empty
 	n.config.Store(o.Static)
+	n.quotas = newQuotas(o.Static)
 	n.env = &replica.Env{
 		Host: n,
 		Machine: partition.Config{
@@ -117,11 +127,12 @@ func New(o Options) *Node {
 			Broker:            n.brokerState,
 			SelfEpoch:         o.Epoch,
 		},
-		Codecs:     recordbatch.NewCodecs(),
-		HeaderOnly: o.Static.String("record.validation") == "header",
-		Image:      func() metadata.Reader { return n.newest.Load() },
-		Metrics:    n.metrics,
-		Logger:     o.Logger,
+		Codecs:      recordbatch.NewCodecs(),
+		LeaderQuota: n.quotas.leader,
+		HeaderOnly:  o.Static.String("record.validation") == "header",
+		Image:       func() metadata.Reader { return n.newest.Load() },
+		Metrics:     n.metrics,
+		Logger:      o.Logger,
 	}
 	n.fetchers = fetcher.New(fetcher.Config{
 		Self:  o.ID,
@@ -136,12 +147,14 @@ func New(o Options) *Node {
 		PartitionMaxBytes: o.Static.Int("replica.fetch.max.bytes"),
 		Backoff:           o.Static.Duration("replica.fetch.backoff.ms"),
 		Timeout:           o.Static.Duration("replica.socket.timeout.ms"),
+		Quota:             n.quotas.follower,
 		Metrics:           n.metrics,
 		Logger:            o.Logger,
 	})
 	n.flushes = newFlusher()
 	n.isr = newISRSender(n)
 	n.places = newPlaceSender(n)
+	n.moves = newMoves(n)
 	return n
 }
 
@@ -162,6 +175,7 @@ func (n *Node) Stop() {
 	n.cancel()
 	n.tasks.Wait()
 	n.fetchers.Close()
+	n.moves.Close()
 	n.isr.close()
 	n.places.close()
 	n.flushes.close()
@@ -248,9 +262,10 @@ func (n *Node) LogFailed(d *logdir.Dir, err error) {
 	n.o.Logger.Error("log directory is offline", "dir", d.Path(), "error", err)
 	for _, r := range n.all() {
 		if r.Dir() == d {
-			r.GoOffline()
+			r.GoOffline(d)
 		}
 	}
+	n.moves.DirFailed(d)
 	n.o.DirectoryFailed()
 	if len(n.o.Dirs.Online()) == 0 {
 		n.o.Fatal(errors.New("no log directory can be used any more"))

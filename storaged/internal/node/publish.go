@@ -94,7 +94,7 @@ func (c *change) configs() {
 		}
 	}
 	if everywhere {
-		n.config.Store(n.o.Static.WithDynamic(c.image.Config(metadata.ResourceBroker, ""), c.image.Config(metadata.ResourceBroker, self)))
+		n.reconfigure(n.o.Static.WithDynamic(c.image.Config(metadata.ResourceBroker, ""), c.image.Config(metadata.ResourceBroker, self)))
 	}
 	if !everywhere && len(topics) == 0 {
 		return
@@ -109,6 +109,12 @@ func (c *change) configs() {
 		}
 		r.Configure(resolved[r.Topic()])
 	}
+}
+
+// reconfigure takes new settings of the node itself.
+func (n *Node) reconfigure(config *configdef.Node) {
+	n.config.Store(config)
+	n.quotas.configure(config)
 }
 
 func (c *change) topicConfig(topic string) *configdef.Topic {
@@ -197,6 +203,7 @@ func (c *change) remove(gone []*replica.Replica) {
 	n.mu.Unlock()
 	n.forEach(gone, func(r *replica.Replica) {
 		n.fetchers.Stop(r.Key())
+		n.moves.Cancel(r.Key())
 		if err := r.Close(true); err != nil {
 			n.LogFailed(r.Dir(), err)
 		}
@@ -224,6 +231,9 @@ func (c *change) open(opens []opening) {
 		n.mu.Lock()
 		n.replicas[r.Key()] = r
 		n.mu.Unlock()
+		if r.Log() != nil {
+			n.resumeMove(r, o.topic.ID)
+		}
 	})
 	n.o.Logger.Info("replicas opened", "count", len(opens))
 }
@@ -249,13 +259,10 @@ func (n *Node) openReplica(o opening, config *configdef.Topic, cordoned []uuid.U
 	}
 	// The log tells of a new segment only when the replica writes to it, which it does not do before it has been made.
 	var r *replica.Replica
-	opened, err := n.o.OpenLog(log.Options{
-		Dir: at.Dir.Path(), Topic: name.Topic, Partition: name.Partition, TopicID: o.topic.ID, Config: config,
-		LogStartOffset: logStart, RecoveryPoint: recoveryPoint, CleanShutdown: at.Dir.Clean(),
-		ProducerIDExpiration: n.config.Load().Duration("producer.id.expiration.ms"),
-		Codecs:               n.env.Codecs, Pools: n.pools, Logger: n.o.Logger,
-		Rolled: func() { n.flushes.add(r) },
-	})
+	logOptions := n.logOptions(options.Key, name.Topic, at.Dir, config)
+	logOptions.LogStartOffset, logOptions.RecoveryPoint, logOptions.CleanShutdown = logStart, recoveryPoint, at.Dir.Clean()
+	logOptions.Rolled = func() { n.flushes.add(r) }
+	opened, err := n.o.OpenLog(logOptions)
 	if err != nil {
 		n.LogFailed(at.Dir, err)
 		return replica.New(n.env, options)
@@ -263,6 +270,15 @@ func (n *Node) openReplica(o opening, config *configdef.Topic, cordoned []uuid.U
 	options.Log, options.HighWatermark = opened, highWatermark
 	r = replica.New(n.env, options)
 	return r
+}
+
+// logOptions are what all logs of a node are opened with.
+func (n *Node) logOptions(k replica.Key, topic string, dir *logdir.Dir, config *configdef.Topic) log.Options {
+	return log.Options{
+		Dir: dir.Path(), Topic: topic, Partition: k.Partition, TopicID: k.TopicID, Config: config,
+		ProducerIDExpiration: n.config.Load().Duration("producer.id.expiration.ms"),
+		Codecs:               n.env.Codecs, Pools: n.pools, Logger: n.o.Logger,
+	}
 }
 
 // assignedDir is the log directory that the controller has for this node's replica.
@@ -285,8 +301,12 @@ func (c *change) assign(roles []opening) {
 		r := n.lookup(replica.Key{TopicID: o.topic.ID, Partition: o.partition})
 		done.Add(1)
 		r.Apply(n.o.ID, o.reg, done.Done)
+		assigned := n.assignedDir(o.reg)
+		if to := n.moves.To(r.Key()); to != nil && to.ID() == assigned {
+			continue // the controller has agreed to a move that is about to end
+		}
 		if d := r.Dir(); d != nil && d.Err() == nil {
-			n.places.check(r.Key(), d.ID(), n.assignedDir(o.reg))
+			n.places.check(r.Key(), d.ID(), assigned)
 		}
 	}
 	done.Wait()
@@ -327,6 +347,9 @@ func (n *Node) cordoned() []uuid.UUID {
 	}
 	return out
 }
+
+// isCordoned says whether a log directory is among those that take no new replicas.
+func isCordoned(cordoned []uuid.UUID, d *logdir.Dir) bool { return slices.Contains(cordoned, d.ID()) }
 
 func sameDir(configured, path string) bool {
 	return strings.TrimSuffix(configured, "/") == path

@@ -240,25 +240,36 @@ func (s *isrSender) request(req *kmsg.AlterPartitionRequest) (map[replica.Key]*k
 type placeSender struct {
 	batcher
 	node    *Node
-	pending map[replica.Key]uuid.UUID
+	pending map[replica.Key]place
+}
+
+// place is where a replica is, or is about to be.
+type place struct {
+	dir uuid.UUID
+	// done, if set, is called when the controller has agreed.
+	done func()
 }
 
 func newPlaceSender(n *Node) *placeSender {
-	return &placeSender{batcher: newBatcher(), node: n, pending: map[replica.Key]uuid.UUID{}}
+	return &placeSender{batcher: newBatcher(), node: n, pending: map[replica.Key]place{}}
 }
 
 // check notes a replica that is elsewhere than the controller has it.
 func (s *placeSender) check(k replica.Key, actual, assigned uuid.UUID) {
-	if actual == assigned {
-		return
+	if actual != assigned {
+		s.assign(k, actual, nil)
 	}
+}
+
+// assign tells the controller where a replica is. Who still waits for the agreement to an earlier place waits in vain.
+func (s *placeSender) assign(k replica.Key, dir uuid.UUID, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending[k] = actual
+	s.pending[k] = place{dir, done}
 	s.wake(s.run)
 }
 
-func (s *placeSender) take() map[replica.Key]uuid.UUID {
+func (s *placeSender) take() map[replica.Key]place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := s.pending
@@ -266,7 +277,7 @@ func (s *placeSender) take() map[replica.Key]uuid.UUID {
 		s.active = false
 		return nil
 	}
-	s.pending = map[replica.Key]uuid.UUID{}
+	s.pending = map[replica.Key]place{}
 	return out
 }
 
@@ -286,30 +297,35 @@ func (s *placeSender) run() {
 			continue
 		}
 		retry = sendRetryBase
+		for _, p := range batch {
+			if p.done != nil {
+				p.done()
+			}
+		}
 	}
 }
 
 // again queues what could not be sent, unless there is something newer.
-func (s *placeSender) again(batch map[replica.Key]uuid.UUID) {
+func (s *placeSender) again(batch map[replica.Key]place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k, dir := range batch {
+	for k, p := range batch {
 		if _, newer := s.pending[k]; !newer && s.node.lookup(k) != nil {
-			s.pending[k] = dir
+			s.pending[k] = p
 		}
 	}
 }
 
-func (s *placeSender) send(batch map[replica.Key]uuid.UUID) error {
+func (s *placeSender) send(batch map[replica.Key]place) error {
 	req := kmsg.NewPtrAssignReplicasToDirsRequest()
 	req.Version = assignReplicasVersion
 	req.BrokerID, req.BrokerEpoch = s.node.o.ID, s.node.o.Epoch()
 	byDir := map[uuid.UUID]map[uuid.UUID][]int32{}
-	for k, dir := range batch {
-		if byDir[dir] == nil {
-			byDir[dir] = map[uuid.UUID][]int32{}
+	for k, p := range batch {
+		if byDir[p.dir] == nil {
+			byDir[p.dir] = map[uuid.UUID][]int32{}
 		}
-		byDir[dir][k.TopicID] = append(byDir[dir][k.TopicID], k.Partition)
+		byDir[p.dir][k.TopicID] = append(byDir[p.dir][k.TopicID], k.Partition)
 	}
 	for dir, topics := range byDir {
 		d := kmsg.NewAssignReplicasToDirsRequestDirectory()

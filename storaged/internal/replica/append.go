@@ -221,14 +221,14 @@ func (r *Replica) settledByProducer(now time.Time, a appendEvent, h recordbatch.
 
 func (r *Replica) checkProducer(a appendEvent, h recordbatch.Header) (log.Duplicate, error) {
 	origin := r.rules.Origin
-	if h.IsTransactional() && origin == recordbatch.FromClient && !r.log.InTransaction(h.ProducerID()) {
+	if h.IsTransactional() && origin == recordbatch.FromClient && !r.Log().InTransaction(h.ProducerID()) {
 		code := errcode.InvalidTxnState
 		if a.op.req.APIVersion >= abortableVersion {
 			code = errcode.TransactionAbortable
 		}
 		return log.Duplicate{}, code.Errorf("Partition was not added to the transaction")
 	}
-	return r.log.CheckProducer(h, origin)
+	return r.Log().CheckProducer(h, origin)
 }
 
 // write writes what is staged and answers, or lets wait, what was written.
@@ -236,7 +236,7 @@ func (r *Replica) write(now time.Time) {
 	if len(r.staged) == 0 {
 		return
 	}
-	err := r.log.Append(r.batches)
+	err := r.Log().Append(r.batches)
 	for _, s := range r.staged {
 		s.op.free(s.index)
 	}

@@ -59,7 +59,7 @@ func (r *Replica) deleteBelow(offset int64) (int64, error) {
 		return 0, errcode.OffsetOutOfRange.Err()
 	}
 	if offset > r.machine.LogStart() {
-		if err := r.log.SetLogStartOffset(offset); err != nil {
+		if err := r.Log().SetLogStartOffset(offset); err != nil {
 			r.fail(fmt.Errorf("delete records below %d: %w", offset, err))
 			return 0, errcode.KafkaStorageError.Wrap(err)
 		}

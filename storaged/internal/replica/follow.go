@@ -57,11 +57,11 @@ func (r *Replica) copyIn(c *Copied) error {
 	if err := r.appendCopied(c); err != nil {
 		return err
 	}
-	if end := r.log.LogEndOffset(); end != r.machine.LogEnd() || res.HighWatermark > r.machine.HighWatermark() {
+	if end := r.Log().LogEndOffset(); end != r.machine.LogEnd() || res.HighWatermark > r.machine.HighWatermark() {
 		r.apply(r.machine.Followed(end, res.HighWatermark))
 	}
 	if start := res.LogStartOffset; start > r.machine.LogStart() && start <= r.machine.LogEnd() {
-		if err := r.log.SetLogStartOffset(start); err != nil {
+		if err := r.Log().SetLogStartOffset(start); err != nil {
 			return fmt.Errorf("move log start: %w", err)
 		}
 		r.startMoved()
@@ -84,7 +84,7 @@ func (r *Replica) appendCopied(c *Copied) error {
 		}
 		buffers = mem.BufferSlice{mem.SliceBuffer(data)}
 	}
-	if err := r.log.AppendAsFollowerOf(buffers, c.LeaderEpoch); err != nil {
+	if err := r.Log().AppendAsFollowerOf(buffers, c.LeaderEpoch); err != nil {
 		return fmt.Errorf("append copied records: %w", err)
 	}
 	r.env.Metrics.ReplicationBytesIn.Add(int64(n))
@@ -93,30 +93,30 @@ func (r *Replica) appendCopied(c *Copied) error {
 
 // cut removes what the leader does not have.
 func (r *Replica) cut(leader storage.EpochEndOffset) error {
-	local := r.log.EndOffsetForEpoch(leader.Epoch)
+	local := r.Log().EndOffsetForEpoch(leader.Epoch)
 	to := r.machine.TruncateTo(leader, local, local.Epoch >= 0)
 	r.env.Logger.Info("cut the log to what the leader has", "partition", r.String(), "from", r.machine.LogEnd(), "to", to,
 		"leader_epoch", leader.Epoch, "leader_end", leader.EndOffset)
 	r.env.Metrics.Truncations.Add(1)
-	if to < r.log.LogStartOffset() {
+	if to < r.Log().LogStartOffset() {
 		return r.restartAt(to)
 	}
-	if err := r.log.TruncateTo(to); err != nil {
+	if err := r.Log().TruncateTo(to); err != nil {
 		return fmt.Errorf("truncate to %d: %w", to, err)
 	}
-	out := r.machine.Truncated(r.log.LogEndOffset())
-	r.log.SetHighWatermark(r.machine.HighWatermark())
+	out := r.machine.Truncated(r.Log().LogEndOffset())
+	r.Log().SetHighWatermark(r.machine.HighWatermark())
 	r.apply(out)
 	return nil
 }
 
 // restartAt empties the log: it has nothing in common with the leader's.
 func (r *Replica) restartAt(offset int64) error {
-	if err := r.log.TruncateFullyAndStartAt(offset); err != nil {
+	if err := r.Log().TruncateFullyAndStartAt(offset); err != nil {
 		return fmt.Errorf("start anew at %d: %w", offset, err)
 	}
 	out := r.machine.Restarted(offset)
-	r.log.SetHighWatermark(offset)
+	r.Log().SetHighWatermark(offset)
 	r.apply(out)
 	return nil
 }

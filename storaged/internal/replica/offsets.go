@@ -67,19 +67,19 @@ func (r *Replica) FindOffset(req *storagev1.ListOffsetsRequest, q *storagev1.Lis
 	case latestTiered, earliestPendingUpload:
 		return noOffset(errcode.None)
 	case maxTimestamp:
-		found, ok, err := r.log.OffsetOfMaxTimestamp()
+		found, ok, err := r.Log().OffsetOfMaxTimestamp()
 		return r.searched(found, ok, err, end, lagging)
 	default:
 		if t < 0 {
 			return noOffset(errcode.UnsupportedVersion)
 		}
-		found, ok, err := r.log.OffsetForTimestamp(t)
+		found, ok, err := r.Log().OffsetForTimestamp(t)
 		return r.searched(found, ok, err, end, lagging)
 	}
 }
 
 // firstEpoch is the epoch of the log's first offset; of an empty log it is the one that begins there.
-func (r *Replica) firstEpoch(v *View) int32 { return r.log.EpochForOffset(v.LogStart) }
+func (r *Replica) firstEpoch(v *View) int32 { return r.Log().EpochForOffset(v.LogStart) }
 
 // searched is the answer of a search. What is found beyond the reader's bound does not exist for it.
 func (r *Replica) searched(found log.TimestampOffset, ok bool, err error, end int64, lagging bool) Offset {
@@ -115,5 +115,5 @@ func (r *Replica) EpochEnd(currentLeaderEpoch, epoch int32) (storage.EpochEndOff
 	if code := r.View().Check(currentLeaderEpoch, true); code != errcode.None {
 		return storage.NoDivergence, code
 	}
-	return r.log.EndOffsetForEpoch(epoch), errcode.None
+	return r.Log().EndOffsetForEpoch(epoch), errcode.None
 }

@@ -69,7 +69,7 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 	if p.FetchOffset >= end || maxBytes <= 0 && !minOne {
 		return res, v
 	}
-	records, err := r.log.Read(p.FetchOffset, maxBytes, end, minOne)
+	records, err := r.Log().Read(p.FetchOffset, maxBytes, end, minOne)
 	if err == nil && req.Isolation == storage.ReadCommitted && !follower {
 		res.AbortedTransactions, err = r.aborted(p.FetchOffset, end, &records)
 	}
@@ -84,7 +84,7 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 // aborted are the transactions that a reader of these records has to skip. Where the records end is told by the batch behind
 // them.
 func (r *Replica) aborted(from, limit int64, records *storage.Records) ([]storage.AbortedTransaction, error) {
-	list, err := r.log.AbortedTransactions(from, limit)
+	list, err := r.Log().AbortedTransactions(from, limit)
 	if err != nil || len(list) == 0 || len(records.Files) == 0 {
 		return list, err
 	}
@@ -136,7 +136,7 @@ func (r *Replica) checkDivergence(p *storage.FetchPartition, v *View, res *stora
 	if p.LastFetchedEpoch == v.LastEpoch && p.FetchOffset >= v.LogStart && p.FetchOffset <= v.LogEnd {
 		return errcode.None // the usual case: the newest epoch ends where the log does
 	}
-	end := r.log.EndOffsetForEpoch(p.LastFetchedEpoch)
+	end := r.Log().EndOffsetForEpoch(p.LastFetchedEpoch)
 	if end.Epoch < 0 || end.EndOffset < 0 || p.FetchOffset < v.LogStart {
 		return errcode.OffsetOutOfRange
 	}

@@ -18,6 +18,7 @@ import (
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/partition"
+	"chancery/storaged/internal/throttle"
 )
 
 // Key names a replica.
@@ -44,6 +45,8 @@ type Env struct {
 	Codecs  *recordbatch.Codecs
 	// HeaderOnly is record.validation=header.
 	HeaderOnly bool
+	// LeaderQuota bounds what followers take of throttled partitions (leader.replication.throttled.rate).
+	LeaderQuota *throttle.Quota
 	// Image is the newest metadata image that the node has applied.
 	Image   func() metadata.Reader
 	Metrics *Metrics
@@ -55,7 +58,7 @@ type Replica struct {
 	key   Key
 	topic string
 	env   *Env
-	dir   *logdir.Dir
+	home  atomic.Pointer[home]
 	// shards is the kind of shards whose state the topic holds; 0 for ordinary topics.
 	shards metadata.ShardKind
 
@@ -65,9 +68,10 @@ type Replica struct {
 	reports fetchReports
 	// flushMs is flush.ms, in milliseconds as in the config.
 	flushMs atomic.Int64
+	// leaderThrottled and followerThrottled say whether the topic's configs put this partition's copying under the quotas.
+	leaderThrottled, followerThrottled atomic.Bool
 
-	// The rest belongs to the loop, but for log, which never changes and can be read by all.
-	log     *log.Log
+	// The rest belongs to the loop.
 	machine *partition.Partition
 	config  *configdef.Topic
 	rules   recordbatch.Rules
@@ -77,6 +81,13 @@ type Replica struct {
 	batches []recordbatch.Batch
 	acks    []waitingAck
 	deletes []waitingDelete
+}
+
+// home is where a replica lives. It changes when the replica moves to another log directory of the node.
+type home struct {
+	// dir is nil when it is not known, log when the replica is out of reach, because its directory does not work.
+	dir *logdir.Dir
+	log *log.Log
 }
 
 // Options is what a replica is made of.
@@ -94,7 +105,8 @@ type Options struct {
 
 // New makes a replica without a role.
 func New(env *Env, o Options) *Replica {
-	r := &Replica{key: o.Key, topic: o.Topic, env: env, dir: o.Dir, log: o.Log, shards: o.Shards, failed: o.Log == nil}
+	r := &Replica{key: o.Key, topic: o.Topic, env: env, shards: o.Shards, failed: o.Log == nil}
+	r.home.Store(&home{o.Dir, o.Log})
 	var start, end int64
 	if o.Log != nil {
 		start, end = o.Log.LogStartOffset(), o.Log.LogEndOffset()
@@ -115,16 +127,17 @@ func (r *Replica) Key() Key { return r.key }
 func (r *Replica) Topic() string { return r.topic }
 
 // Dir is the replica's log directory; nil when it is not known.
-func (r *Replica) Dir() *logdir.Dir { return r.dir }
+func (r *Replica) Dir() *logdir.Dir { return r.home.Load().dir }
 
 // View is the present state.
 func (r *Replica) View() *View { return r.view.Load() }
 
-// Log is for readers, who must not change it; nil when the replica is out of reach.
-func (r *Replica) Log() *log.Log { return r.log }
+// Log is for readers, who must not change it; nil when the replica is out of reach. A replica that moves to another log
+// directory has another log from then on, and the former one is closed.
+func (r *Replica) Log() *log.Log { return r.home.Load().log }
 
 // Producers are the producers that the log knows.
-func (r *Replica) Producers() []log.Producer { return r.log.ActiveProducers() }
+func (r *Replica) Producers() []log.Producer { return r.Log().ActiveProducers() }
 
 func (r *Replica) String() string { return fmt.Sprintf("%s-%d", r.topic, r.key.Partition) }
 
@@ -154,7 +167,17 @@ func (r *Replica) Apply(self int32, reg *metadata.Partition, done func()) {
 func (r *Replica) configure(c *configdef.Topic) {
 	r.config = c
 	r.flushMs.Store(min(c.FlushMs, math.MaxInt64/int64(time.Millisecond)))
+	r.leaderThrottled.Store(r.throttledBy(c.LeaderThrottledReplicas))
+	r.followerThrottled.Store(r.throttledBy(c.FollowerThrottledReplicas))
 	r.makeRules()
+}
+
+// throttledBy says whether a list of throttled replicas, which are partition:broker or * for all, has this one.
+func (r *Replica) throttledBy(list []string) bool {
+	if len(list) == 0 {
+		return false
+	}
+	return list[0] == "*" || slices.Contains(list, fmt.Sprintf("%d:%d", r.key.Partition, r.env.Machine.Self))
 }
 
 // Configure changes the topic's configs.
@@ -162,7 +185,7 @@ func (r *Replica) Configure(c *configdef.Topic) {
 	r.post(event{do: func() {
 		r.configure(c)
 		if r.usable() {
-			r.log.SetConfig(c)
+			r.Log().SetConfig(c)
 			now := time.Now()
 			r.apply(r.machine.SetMinISR(now, c.MinInsyncReplicas))
 		}
@@ -200,12 +223,12 @@ func (r *Replica) AlterFailed(p *partition.AlterPartition, code errcode.Code) {
 }
 
 // usable says whether the log may be written to.
-func (r *Replica) usable() bool { return r.log != nil && !r.failed && !r.closed }
+func (r *Replica) usable() bool { return r.Log() != nil && !r.failed && !r.closed }
 
 // apply carries out what the machine asks for, in the order that partition.Effects gives.
 func (r *Replica) apply(out partition.Effects) {
 	if out.AssignEpoch != nil {
-		if err := r.log.AssignEpochStart(out.AssignEpoch.Epoch, out.AssignEpoch.Offset); err != nil {
+		if err := r.Log().AssignEpochStart(out.AssignEpoch.Epoch, out.AssignEpoch.Offset); err != nil {
 			r.fail(fmt.Errorf("note leader epoch: %w", err))
 			return
 		}
@@ -217,7 +240,7 @@ func (r *Replica) apply(out partition.Effects) {
 		r.env.Host.StartFetching(r, *out.Fetch)
 	}
 	if out.HighWatermarkMoved {
-		r.log.SetHighWatermark(r.machine.HighWatermark())
+		r.Log().SetHighWatermark(r.machine.HighWatermark())
 	}
 	r.publish()
 	if out.HighWatermarkMoved {
@@ -250,12 +273,18 @@ func (r *Replica) fail(err error) {
 	if r.failed {
 		return
 	}
-	r.env.Host.LogFailed(r.dir, fmt.Errorf("replica %s: %w", r, err))
+	r.env.Host.LogFailed(r.Dir(), fmt.Errorf("replica %s: %w", r, err))
 	r.goOffline()
 }
 
-// GoOffline says that the replica's log directory has failed.
-func (r *Replica) GoOffline() { r.post(event{do: r.goOffline}) }
+// GoOffline says that a log directory has failed, which is the replica's unless it has moved meanwhile.
+func (r *Replica) GoOffline(d *logdir.Dir) {
+	r.post(event{do: func() {
+		if r.Dir() == d {
+			r.goOffline()
+		}
+	}})
+}
 
 func (r *Replica) goOffline() {
 	if r.failed {
@@ -283,13 +312,13 @@ func (r *Replica) Close(remove bool) error {
 		usable := r.usable()
 		r.closed = true
 		switch {
-		case r.log == nil:
+		case r.Log() == nil:
 		case !usable:
-			r.log.Abandon()
+			r.Log().Abandon()
 		case remove:
-			err = r.log.Delete()
+			err = r.Log().Delete()
 		default:
-			err = r.log.Close()
+			err = r.Log().Close()
 		}
 	})
 	return err
@@ -301,8 +330,8 @@ func (r *Replica) Retain(now time.Time) {
 		if !r.usable() {
 			return
 		}
-		r.log.ExpireProducers(now)
-		moved, err := r.log.DeleteRetired(now)
+		r.Log().ExpireProducers(now)
+		moved, err := r.Log().DeleteRetired(now)
 		if err != nil {
 			r.fail(fmt.Errorf("retention: %w", err))
 			return
@@ -315,23 +344,23 @@ func (r *Replica) Retain(now time.Time) {
 
 // startMoved takes in that the log begins at a later offset.
 func (r *Replica) startMoved() {
-	r.machine.LogStartMoved(r.log.LogStartOffset())
+	r.machine.LogStartMoved(r.Log().LogStartOffset())
 	r.apply(partition.Effects{LowWatermarkMoved: true})
 }
 
 // FlushDue makes the log durable when flush.ms have passed since the last time. Appends go on meanwhile.
 func (r *Replica) FlushDue(now time.Time) {
-	if r.log != nil && now.Sub(r.log.LastFlush()) >= time.Duration(r.flushMs.Load())*time.Millisecond {
+	if r.Log() != nil && now.Sub(r.Log().LastFlush()) >= time.Duration(r.flushMs.Load())*time.Millisecond {
 		r.Flush()
 	}
 }
 
 // Flush makes the log durable. Appends go on meanwhile.
 func (r *Replica) Flush() {
-	if r.log == nil || r.View().Failed {
+	if r.Log() == nil || r.View().Failed {
 		return
 	}
-	if err := r.log.Flush(); err != nil && !errors.Is(err, log.ErrClosed) {
+	if err := r.Log().Flush(); err != nil && !errors.Is(err, log.ErrClosed) {
 		r.post(event{do: func() { r.fail(fmt.Errorf("flush: %w", err)) }})
 	}
 }

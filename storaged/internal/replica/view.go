@@ -91,9 +91,9 @@ func (r *Replica) publish() {
 		AtMinISR:        m.AtMinISR(),
 	}
 	v.LastStable = v.HighWatermark
-	if r.log != nil {
-		v.LastEpoch = r.log.LatestEpoch()
-		v.LastStable = min(v.HighWatermark, r.log.LastStableOffset())
+	if r.Log() != nil {
+		v.LastEpoch = r.Log().LatestEpoch()
+		v.LastStable = min(v.HighWatermark, r.Log().LastStableOffset())
 	}
 	old := r.view.Swap(v)
 	r.waiters.wake(old, v)

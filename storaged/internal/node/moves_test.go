@@ -1,0 +1,374 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	commonv1 "chancery/proto/common/v1"
+	storagev1 "chancery/proto/storage/v1"
+	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/metarecord"
+	"chancery/services/kafka/uuid"
+	"chancery/services/metadata"
+	"chancery/services/storage"
+	"chancery/services/vfs"
+	"chancery/storaged/internal/node"
+)
+
+// ask sends a node a request that is meant for it.
+func ask(t *testing.T, n *node.Node, version int16, req kmsg.Request) kmsg.Response {
+	t.Helper()
+	req.SetVersion(version)
+	reply, err := n.Handle(t.Context(), &storagev1.HandleRequest{Envelope: &commonv1.Envelope{
+		ApiKey: int32(req.Key()), ApiVersion: int32(version), Body: req.AppendTo(nil),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp := req.ResponseKind()
+	resp.SetVersion(version)
+	if err := resp.ReadFrom(reply.GetReply().GetBody()); err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// move has a node move a replica to a directory.
+func move(t *testing.T, n *node.Node, topic string, to string) errcode.Code {
+	t.Helper()
+	req := kmsg.NewPtrAlterReplicaLogDirsRequest()
+	req.Dirs = []kmsg.AlterReplicaLogDirsRequestDir{{Dir: to, Topics: []kmsg.AlterReplicaLogDirsRequestDirTopic{{Topic: topic, Partitions: []int32{0}}}}}
+	resp, _ := ask(t, n, 2, req).(*kmsg.AlterReplicaLogDirsResponse)
+	return errcode.Code(resp.Topics[0].Partitions[0].ErrorCode)
+}
+
+// described are the replicas of a topic by directory: "present" or "future" with its lag.
+func described(t *testing.T, n *node.Node, topic string) map[string]string {
+	t.Helper()
+	resp, _ := ask(t, n, 5, kmsg.NewPtrDescribeLogDirsRequest()).(*kmsg.DescribeLogDirsResponse)
+	out := map[string]string{}
+	for _, d := range resp.Dirs {
+		for _, p := range d.Topics {
+			if p.Topic != topic {
+				continue
+			}
+			what := "present"
+			if p.Partitions[0].IsFuture {
+				what = "future"
+			}
+			out[d.Dir] = what
+		}
+	}
+	return out
+}
+
+// twoDirs starts a node with two log directories.
+func twoDirs(t *testing.T, c *cluster, disk vfs.FS) (n *node.Node, dirs []string) {
+	t.Helper()
+	dirs = []string{t.TempDir(), t.TempDir()}
+	c.dirs[1], c.more[1], c.disks[1] = dirs[0], dirs[1:], disk
+	n = c.start(1)
+	t.Cleanup(func() { c.stop(1) })
+	return n, dirs
+}
+
+// where gives the directory of a replica, and the other one.
+func where(t *testing.T, n *node.Node, topic string, dirs []string) (here, there string) {
+	t.Helper()
+	in := described(t, n, topic)
+	if in[dirs[0]] == "present" {
+		return dirs[0], dirs[1]
+	}
+	return dirs[1], dirs[0]
+}
+
+func TestReplicaMovesToAnotherDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		topic := c.topic("a", 1, 1)
+		var want []string
+		send := func() {
+			t.Helper()
+			v := fmt.Sprint(len(want))
+			if r := produce(n, appendRequest(topic, storage.AcksAll, batch(v))); r.Error != errcode.None || r.BaseOffset != int64(len(want)) {
+				t.Fatalf("%+v", r)
+			}
+			want = append(want, v)
+		}
+		for range 20 {
+			send()
+		}
+		from, to := where(t, n, "a", dirs)
+		if code := move(t, n, "a", to); code != errcode.None {
+			t.Fatal(code)
+		}
+		for range 20 {
+			send()
+			pass(20 * time.Millisecond)
+		}
+		eventually(t, "the replica has moved", func() bool {
+			in := described(t, n, "a")
+			return in[to] == "present" && in[from] == ""
+		})
+		send()
+		if got := values(t, fetch(t, n, fetchRequest(topic, 0))); !slices.Equal(got, want) {
+			t.Fatalf("%v\n%v", got, want)
+		}
+		if names, _ := filepath.Glob(filepath.Join(to, "*")); !slices.Contains(names, filepath.Join(to, "a-0")) {
+			t.Fatal(names)
+		}
+		if c.placed(topic) == uuid.Zero {
+			t.Fatal("the controller was not told")
+		}
+		// It comes back from a restart where it is, and goes away with its topic.
+		c.stop(1)
+		n = c.start(1)
+		if got := values(t, fetch(t, n, fetchRequest(topic, 0))); !slices.Equal(got, want) {
+			t.Fatalf("%v\n%v", got, want)
+		}
+		c.commit(&metarecord.RemoveTopicRecord{TopicID: topic})
+		pass(2 * time.Minute)
+		for _, d := range dirs {
+			if names, _ := filepath.Glob(filepath.Join(d, "a-*")); len(names) > 0 {
+				t.Fatal(names)
+			}
+		}
+	})
+}
+
+func TestMoveEndsWhenTheReplicaIsSentBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		topic := c.topic("a", 1, 1)
+		c.set(func() { c.refuseAssign = errcode.NotController }) // so that the move cannot end
+		produce(n, appendRequest(topic, storage.AcksAll, batch("0")))
+		from, to := where(t, n, "a", dirs)
+		if code := move(t, n, "a", to); code != errcode.None {
+			t.Fatal(code)
+		}
+		pass(time.Second)
+		if in := described(t, n, "a"); in[from] != "present" || in[to] != "future" {
+			t.Fatal(in)
+		}
+		// Once more to the same directory changes nothing.
+		if code := move(t, n, "a", to); code != errcode.None {
+			t.Fatal(code)
+		}
+		if code := move(t, n, "a", from); code != errcode.None {
+			t.Fatal(code)
+		}
+		if in := described(t, n, "a"); in[from] != "present" || in[to] != "" {
+			t.Fatal(in)
+		}
+		c.set(func() { c.refuseAssign = errcode.None })
+		pass(5 * time.Second)
+		if id := dirID(t, from); c.placed(topic) != id {
+			t.Fatalf("the controller has the replica in %v, not %v", c.placed(topic), id)
+		}
+	})
+}
+
+func TestMoveGoesOnAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		topic := c.topic("a", 1, 1)
+		c.set(func() { c.refuseAssign = errcode.NotController })
+		produce(n, appendRequest(topic, storage.AcksAll, batch("0")))
+		from, to := where(t, n, "a", dirs)
+		move(t, n, "a", to)
+		pass(time.Second)
+		c.stop(1)
+		c.set(func() { c.refuseAssign = errcode.None })
+		n = c.start(1)
+		eventually(t, "the replica has moved", func() bool {
+			in := described(t, n, "a")
+			return in[to] == "present" && in[from] == ""
+		})
+		if got := values(t, fetch(t, n, fetchRequest(topic, 0))); !slices.Equal(got, []string{"0"}) {
+			t.Fatal(got)
+		}
+	})
+}
+
+// After a crash between the two renames of the last step there is only the copy.
+func TestCopyTakesTheReplicasPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		topic := c.topic("a", 1, 1)
+		produce(n, appendRequest(topic, storage.AcksAll, batch("0")))
+		from, to := where(t, n, "a", dirs)
+		c.stop(1)
+		id := uuid.Random()
+		if err := os.Rename(filepath.Join(from, "a-0"), filepath.Join(to, fmt.Sprintf("a-0.%x-future", id[:]))); err != nil {
+			t.Fatal(err)
+		}
+		place := metarecord.NewPartitionChange(topic, 0)
+		place.Directories = []uuid.UUID{dirID(t, to)}
+		c.commit(place)
+		n = c.start(1)
+		if in := described(t, n, "a"); in[to] != "present" || in[from] != "" {
+			t.Fatal(in)
+		}
+		if got := values(t, fetch(t, n, fetchRequest(topic, 0))); !slices.Equal(got, []string{"0"}) {
+			t.Fatal(got)
+		}
+	})
+}
+
+func TestMoveIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		c.topic("a", 1, 1)
+		_, to := where(t, n, "a", dirs)
+		for _, x := range []struct {
+			topic, to string
+			want      errcode.Code
+		}{
+			{"a", "/nowhere", errcode.LogDirNotFound},
+			{"b", to, errcode.UnknownTopicOrPartition},
+			{strings.Repeat("t", 249), to, errcode.InvalidTopicException},
+		} {
+			if got := move(t, n, x.topic, x.to); got != x.want {
+				t.Errorf("%.10s to %s: %v, want %v", x.topic, x.to, got, x.want)
+			}
+		}
+		// What was said about b before it existed counts when it comes.
+		c.topic("b", 1, 1)
+		if in := described(t, n, "b"); in[to] != "present" {
+			t.Errorf("%v, want %s", in, to)
+		}
+		c.commit(&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceBroker), ResourceName: "1", Name: "cordoned.log.dirs", Value: &to})
+		if got := move(t, n, "a", to); got != errcode.InvalidReplicaAssignment {
+			t.Errorf("a cordoned directory: %v", got)
+		}
+	})
+}
+
+func TestMovesAreThrottled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		topic := c.topic("a", 1, 1)
+		rate := "100000"
+		c.commit(&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceBroker), Name: "replica.alter.log.dirs.io.max.bytes.per.second", Value: &rate})
+		for range 40 {
+			produce(n, appendRequest(topic, storage.AcksAll, batch(strings.Repeat("x", 100_000))))
+		}
+		_, to := where(t, n, "a", dirs)
+		begin := time.Now()
+		move(t, n, "a", to)
+		eventually(t, "the replica has moved", func() bool { return described(t, n, "a")[to] == "present" })
+		// The rate counts over eleven windows, so that a chunk of 1 MiB is paid back over ten seconds.
+		if took := time.Since(begin); took < 20*time.Second || took > 60*time.Second {
+			t.Fatalf("4 MB at 100 kB/s took %v", took)
+		}
+	})
+}
+
+// A disk that breaks under the copy ends the move; the replica goes on where it is.
+func TestBrokenDiskEndsAMove(t *testing.T) {
+	for _, op := range []vfs.Op{vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpOpen} {
+		t.Run(string(op), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 0, nil)
+				var bad atomic.Pointer[string]
+				n, dirs := twoDirs(t, c, vfs.Faulty{FS: vfs.OS{}, Inject: func(o vfs.Op, name string) error {
+					if b := bad.Load(); b != nil && o == op && strings.HasPrefix(name, *b) {
+						return errors.New("the disk is broken")
+					}
+					return nil
+				}})
+				topic := c.topic("a", 1, 1)
+				produce(n, appendRequest(topic, storage.AcksAll, batch("0")))
+				from, to := where(t, n, "a", dirs)
+				bad.Store(&to)
+				_ = move(t, n, "a", to)
+				eventually(t, "the directory is given up", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.failed == 1 })
+				if in := described(t, n, "a"); in[from] != "present" || len(in) != 1 {
+					t.Fatal(in)
+				}
+				if r := produce(n, appendRequest(topic, storage.AcksAll, batch("1"))); r.Error != errcode.None {
+					t.Fatalf("%+v", r)
+				}
+				if got := move(t, n, "a", to); got != errcode.KafkaStorageError {
+					t.Fatal(got)
+				}
+			})
+		})
+	}
+}
+
+// dirID reads the id of a log directory.
+func dirID(t *testing.T, dir string) uuid.UUID {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "meta.properties"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "directory.id="); ok {
+			id, err := uuid.Parse(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+	}
+	t.Fatalf("no directory.id in %s", dir)
+	return uuid.Zero
+}
+
+// A follower that has to catch up is slowed down by either side's quota; one in sync is not.
+func TestReplicationIsThrottled(t *testing.T) {
+	for _, side := range []string{"leader", "follower"} {
+		t.Run(side, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 2, map[string]string{"replica.fetch.max.bytes": "100000", "replica.fetch.response.max.bytes": "100000"})
+				topic := c.topic("a", 1, 1, 2)
+				rate, list := "100000", "*"
+				c.commit(&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceBroker), Name: side + ".replication.throttled.rate", Value: &rate},
+					&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceTopic), ResourceName: "a", Name: side + ".replication.throttled.replicas", Value: &list})
+				send := func(acks int16) {
+					t.Helper()
+					r := produce(c.node(1), appendRequest(topic, acks, batch(strings.Repeat("x", 50_000))))
+					if r.Error != errcode.None {
+						t.Fatalf("%+v", r)
+					}
+				}
+				begin := time.Now()
+				for range 60 { // 3 MB at 100 kB per second
+					send(storage.AcksAll)
+				}
+				if took := time.Since(begin); took > 5*time.Second {
+					t.Fatalf("a follower in sync was throttled: %v", took)
+				}
+				c.set(func() { c.cut[2] = true })
+				for range 60 {
+					send(storage.AcksLeader)
+				}
+				eventually(t, "the ISR shrinks", func() bool { return sameSet(c.partition(topic).ISR, 1) })
+				c.set(func() { c.cut[2] = false })
+				begin = time.Now()
+				eventually(t, "the ISR grows", func() bool { return sameSet(c.partition(topic).ISR, 1, 2) })
+				if took := time.Since(begin); took < 15*time.Second {
+					t.Fatalf("3 MB at 100 kB per second took %v", took)
+				}
+			})
+		})
+	}
+}
