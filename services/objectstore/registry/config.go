@@ -1,0 +1,205 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"chancery/services/objectstore/coldread"
+	"chancery/services/objectstore/segmentobject"
+	"chancery/services/objectstore/segmentstore"
+)
+
+// Config is the settings of stores and of the cold reader.
+type Config struct {
+	// Store is how any store is used.
+	Store segmentstore.Config
+	// DirPath is where the store "dir" keeps its files.
+	DirPath string
+	// ColdRead is how segments are read.
+	ColdRead coldread.Config
+	// settingPrefix is what the settings began with, for messages.
+	settingPrefix string
+}
+
+// setting is one of the settings.
+type setting struct {
+	name, initial string
+	set           func(c *Config, value string) error
+	doc           string
+}
+
+// Setting describes a setting for people.
+type Setting struct {
+	Name, Default, Doc string
+}
+
+// Settings are all settings, without the prefix.
+func Settings() []Setting {
+	out := make([]Setting, len(settings))
+	for i, s := range settings {
+		out[i] = Setting{s.name, s.initial, s.doc}
+	}
+	return out
+}
+
+// Parse reads the settings of a process that begin with a prefix, which remote.log.storage.manager.impl.prefix gives. The
+// error names every unknown one and every bad value.
+func Parse(values map[string]string, prefix, clusterID string) (*Config, error) {
+	c := &Config{Store: segmentstore.DefaultConfig(), ColdRead: coldread.DefaultConfig(), settingPrefix: prefix}
+	c.Store.ClusterID = clusterID
+	known := make(map[string]bool, len(settings))
+	var errs []error
+	for _, s := range settings {
+		known[s.name] = true
+		value, ok := values[prefix+s.name]
+		if !ok {
+			value = s.initial
+		}
+		if value == "" && s.initial == "" {
+			continue
+		}
+		if err := s.set(c, strings.TrimSpace(value)); err != nil {
+			errs = append(errs, fmt.Errorf("%s%s is %q: %w", prefix, s.name, value, err))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if rest, ok := strings.CutPrefix(name, prefix); ok && !known[rest] {
+			errs = append(errs, fmt.Errorf("%s is not known; there are %s", name, names()))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func names() string {
+	all := make([]string, len(settings))
+	for i, s := range settings {
+		all[i] = s.name
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// settings is the table of all settings.
+var settings = []setting{
+	{"prefix", "", text(func(c *Config) *string { return &c.Store.Prefix }, segmentobject.CheckPrefix),
+		"What the keys of all objects begin with."},
+	{"dir.path", "", text(func(c *Config) *string { return &c.DirPath }, nil),
+		"Directory of the store \"dir\"."},
+	{"put.max.bytes", "67108864", size(func(c *Config) *int64 { return &c.Store.PutMaxBytes }, 1, 5<<30),
+		"Largest object that is uploaded with one request; larger ones go in parts."},
+	{"part.size.bytes", "16777216", wholeMiB(func(c *Config) *int64 { return &c.Store.PartBytes }, 5<<20, 5<<30),
+		"Size of the parts of an upload, in whole MiB."},
+	{"part.concurrency", "4", number(func(c *Config) *int { return &c.Store.PartConcurrency }, 1, 64),
+		"Parts of one object that are uploaded at the same time."},
+	{"request.concurrency", "64", number(func(c *Config) *int { return &c.Store.RequestConcurrency }, 2, 4096),
+		"Requests to the store at the same time. A store that throttles lowers it for a while."},
+	{"request.attempts", "4", number(func(c *Config) *int { return &c.Store.Attempts }, 1, 100),
+		"How often a request is made before the job that needs it fails and waits."},
+	{"request.timeout.ms", "10000", millis(func(c *Config) *time.Duration { return &c.Store.RequestTimeout }, 100),
+		"What a request may take, besides one second for each MiB of its body."},
+	{"read.stall.timeout.ms", "5000", millis(func(c *Config) *time.Duration { return &c.Store.StallTimeout }, 100),
+		"How long a read may wait for its next byte before the request is made again."},
+	{"if.none.match", "true", flag(func(c *Config) *bool { return &c.Store.IfAbsent }),
+		"Ask the store to refuse to replace an object. Switch it off for stores that do not know If-None-Match."},
+	{"cache.memory.bytes", "268435456", size(func(c *Config) *int64 { return &c.ColdRead.MemoryBytes }, 8<<20, 1<<40),
+		"Memory for blocks of segments that were read."},
+	{"cache.index.bytes", "67108864", size(func(c *Config) *int64 { return &c.ColdRead.IndexBytes }, 1<<20, 1<<40),
+		"Memory for the indexes of segments."},
+	{"cache.disk.path", "", text(func(c *Config) *string { return &c.ColdRead.DiskPath }, nil),
+		"Directory for blocks that leave the memory. Empty: none are kept."},
+	{"cache.disk.bytes", "10737418240", size(func(c *Config) *int64 { return &c.ColdRead.DiskBytes }, 64<<20, 1<<50),
+		"Disk space for blocks; at 90 % of it the oldest go until 80 %."},
+	{"read.ahead.max.bytes", "33554432", size(func(c *Config) *int64 { return &c.ColdRead.ReadAheadMaxBytes }, 0, 1<<30),
+		"How far ahead of a sequential reader segments are read."},
+	{"read.concurrency", "32", number(func(c *Config) *int { return &c.ColdRead.Concurrency }, 1, 1024),
+		"Ranges that are read at the same time."},
+	{"read.timeout.ms", "30000", millis(func(c *Config) *time.Duration { return &c.ColdRead.FillTimeout }, 100),
+		"How long the read of a range may take, whoever waits for it."},
+}
+
+// text is a setting of any text that check, unless it is nil, lets pass.
+func text(field func(*Config) *string, check func(string) error) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		if check != nil {
+			if err := check(value); err != nil {
+				return err
+			}
+		}
+		*field(c) = value
+		return nil
+	}
+}
+
+// between reads a whole number.
+func between(value string, least, most int64) (int64, error) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("want a whole number from %d to %d", least, most)
+	}
+	return n, nil
+}
+
+func size(field func(*Config) *int64, least, most int64) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		n, err := between(value, least, most)
+		if err == nil {
+			*field(c) = n
+		}
+		return err
+	}
+}
+
+func wholeMiB(field func(*Config) *int64, least, most int64) func(*Config, string) error {
+	set := size(field, least, most)
+	return func(c *Config, value string) error {
+		if err := set(c, value); err != nil {
+			return err
+		}
+		if n := *field(c); n%(1<<20) != 0 {
+			return fmt.Errorf("want whole MiB, such as %d", (n>>20+1)<<20)
+		}
+		return nil
+	}
+}
+
+func number(field func(*Config) *int, least, most int64) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		n, err := between(value, least, most)
+		if err == nil {
+			*field(c) = int(n)
+		}
+		return err
+	}
+}
+
+func millis(field func(*Config) *time.Duration, least int64) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		n, err := between(value, least, 24*60*60*1000)
+		if err == nil {
+			*field(c) = time.Duration(n) * time.Millisecond
+		}
+		return err
+	}
+}
+
+func flag(field func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		switch strings.ToLower(value) {
+		case "true":
+			*field(c) = true
+		case "false":
+			*field(c) = false
+		default:
+			return errors.New("want true or false")
+		}
+		return nil
+	}
+}

@@ -1,0 +1,65 @@
+// Package registry makes the RemoteStorageManager that a process's settings name.
+//
+// It owns the names of stores and the settings behind rsm.config., with their defaults and what is said about wrong ones. It
+// must never talk to a store.
+package registry
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"chancery/services/objectstore"
+	"chancery/services/objectstore/blob"
+	"chancery/services/objectstore/dirstore"
+	"chancery/services/objectstore/segmentstore"
+)
+
+// ClassNameConfig is the setting that names the store.
+const ClassNameConfig = "remote.log.storage.manager.class.name"
+
+// Factory makes a manager of a store.
+type Factory func(config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error)
+
+// Table is the stores by name.
+type Table map[string]Factory
+
+// Stores are the stores that Chancery has.
+func Stores() Table {
+	return Table{
+		"dir": func(config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
+			if config.DirPath == "" {
+				return nil, fmt.Errorf("%sdir.path is not set: it names the directory of the object store", config.settingPrefix)
+			}
+			store, err := dirstore.Open(config.DirPath)
+			if err != nil {
+				return nil, err
+			}
+			return managed(store, config, deps)
+		},
+	}
+}
+
+// managed makes a manager of a store, and closes the store when that fails.
+func managed(store blob.Store, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
+	m, err := segmentstore.New(store, config.Store, deps)
+	if err != nil {
+		store.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Open makes the manager of a name.
+func (t Table) Open(name string, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
+	factory, ok := t[name]
+	if !ok {
+		return nil, fmt.Errorf("%s is %q, want one of %s", ClassNameConfig, name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
+	}
+	m, err := factory(config, deps)
+	if err != nil {
+		return nil, fmt.Errorf("remote storage %s: %w", name, err)
+	}
+	return m, nil
+}

@@ -1,0 +1,111 @@
+package segmentstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"chancery/services/objectstore"
+)
+
+// metrics are the instruments of a manager; the package's documentation lists them.
+type metrics struct {
+	requests, retries, throttles, crcFailures metric.Int64Counter
+	bytes, topicBytes, topicRequests          metric.Int64Counter
+	first, total                              metric.Float64Histogram
+	gauges                                    metric.Registration
+}
+
+// latencyBounds are the bounds of the histograms, in seconds.
+var latencyBounds = []float64{.001, .0025, .005, .01, .02, .035, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+func newMetrics(meter metric.Meter, m *Manager) (*metrics, error) {
+	x := &metrics{}
+	var errs []error
+	for _, c := range []struct {
+		counter    *metric.Int64Counter
+		name, text string
+	}{
+		{&x.requests, "requests", "Requests to the object store."},
+		{&x.retries, "retries", "Requests that were made again."},
+		{&x.throttles, "throttles", "Answers that asked for fewer requests."},
+		{&x.crcFailures, "crc_failures", "Checksums that were wrong."},
+		{&x.bytes, "bytes", "Bytes of the bodies of requests and answers."},
+		{&x.topicBytes, "topic_bytes", "Bytes copied and read, by topic."},
+		{&x.topicRequests, "topic_requests", "Segments copied and ranges read, by topic."},
+	} {
+		var err error
+		*c.counter, err = meter.Int64Counter("chancery_objectstore_"+c.name, metric.WithDescription(c.text))
+		errs = append(errs, err)
+	}
+	for _, h := range []struct {
+		histogram  *metric.Float64Histogram
+		name, text string
+	}{
+		{&x.first, "first_byte", "Time until the object store began to answer."},
+		{&x.total, "request", "Time until the end of a request."},
+	} {
+		var err error
+		*h.histogram, err = meter.Float64Histogram("chancery_objectstore_"+h.name, metric.WithUnit("s"), metric.WithDescription(h.text),
+			metric.WithExplicitBucketBoundaries(latencyBounds...))
+		errs = append(errs, err)
+	}
+	limit, err := meter.Int64ObservableGauge("chancery_objectstore_request_limit", metric.WithDescription("How many requests may be in flight."))
+	errs = append(errs, err)
+	away, err := meter.Int64ObservableGauge("chancery_objectstore_unavailable", metric.WithDescription("Whether the object store is taken to be away."))
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	x.gauges, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		o.ObserveInt64(limit, m.gate.bound())
+		open := int64(0)
+		if m.breaker.isOpen() {
+			open = 1
+		}
+		o.ObserveInt64(away, open)
+		return nil
+	}, limit, away)
+	return x, err
+}
+
+func (x *metrics) close() error { return x.gauges.Unregister() }
+
+func opOf(op string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("op", op)))
+}
+
+func (x *metrics) requested(ctx context.Context, op string, err error, took time.Duration) {
+	result := "ok"
+	if err != nil {
+		result = objectstore.KindName(err)
+	}
+	x.requests.Add(ctx, 1, metric.WithAttributes(attribute.String("op", op), attribute.String("result", result)))
+	x.total.Record(ctx, took.Seconds(), opOf(op))
+	if errors.Is(err, objectstore.ErrThrottled) {
+		x.throttles.Add(ctx, 1, opOf(op))
+	}
+}
+
+func (x *metrics) retried(ctx context.Context, op string) { x.retries.Add(ctx, 1, opOf(op)) }
+
+func (x *metrics) firstByte(ctx context.Context, op string, took time.Duration) {
+	x.first.Record(ctx, took.Seconds(), opOf(op))
+}
+
+func (x *metrics) crcFailed(ctx context.Context, where string) {
+	x.crcFailures.Add(ctx, 1, metric.WithAttributes(attribute.String("where", where)))
+}
+
+func (x *metrics) moved(ctx context.Context, op string, bytes int64) {
+	x.bytes.Add(ctx, bytes, opOf(op))
+}
+
+func (x *metrics) topic(ctx context.Context, topic, op string, bytes int64) {
+	set := metric.WithAttributeSet(attribute.NewSet(attribute.String("op", op), attribute.String("topic", topic)))
+	x.topicBytes.Add(ctx, bytes, set)
+	x.topicRequests.Add(ctx, 1, set)
+}
