@@ -33,16 +33,24 @@ const (
 	Tiering     ServiceKind = 3
 )
 
-// ShardKind is the internal topic whose partitions are a coordinator's shards; the numbers are those of
-// proto/coordinator/v1.
+// ShardKind is the internal topic whose partitions are shards; the numbers are those of proto/coordinator/v1.
 type ShardKind int8
 
-// The kinds of shards.
+// The kinds of shards. Coordinators own the first three, tiering instances the last.
 const (
 	GroupShard       ShardKind = 1
 	TransactionShard ShardKind = 2
 	ShareShard       ShardKind = 3
+	RemoteLogShard   ShardKind = 4
 )
+
+// Owner is the kind of the services that own shards of a kind.
+func (k ShardKind) Owner() ServiceKind {
+	if k == RemoteLogShard {
+		return Tiering
+	}
+	return Coordinator
+}
 
 // NoLeader is the leader of a partition without one.
 const NoLeader int32 = -1
@@ -141,7 +149,7 @@ type Controller struct {
 	SupportedFeatures map[string]VersionRange
 }
 
-// Shard says who owns a coordinator shard. Each change of the owner raises the epoch; Owner is -1 for nobody.
+// Shard says who owns a shard. Each change of the owner raises the epoch; Owner is -1 for nobody.
 type Shard struct {
 	Owner int32
 	Epoch int32

@@ -221,7 +221,7 @@ func TestRandomOwners(t *testing.T) {
 				w.assign()
 				owners := w.owners(metadata.GroupShard, before)
 				before = w.shards(metadata.GroupShard)
-				live := w.m.liveCoordinators()
+				live := w.m.liveOwners(metadata.Coordinator)
 				least, most := 1<<30, 0
 				for _, n := range live {
 					least, most = min(least, owners[n]), max(most, owners[n])

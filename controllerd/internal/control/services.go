@@ -125,10 +125,10 @@ func (m *Manager) fenceService(key memberKey, s *session, silent time.Duration) 
 	return nil
 }
 
-// liveCoordinators are the instances that can own shards.
-func (m *Manager) liveCoordinators() []int32 {
+// liveOwners are the instances of a kind that can own shards.
+func (m *Manager) liveOwners(kind metadata.ServiceKind) []int32 {
 	var live []int32
-	for _, c := range m.image.Services(metadata.Coordinator) {
+	for _, c := range m.image.Services(kind) {
 		if s := m.sessions[memberKey{c.Kind, c.ID}]; !c.Fenced && (s == nil || !s.draining) {
 			live = append(live, c.ID)
 		}
@@ -136,13 +136,10 @@ func (m *Manager) liveCoordinators() []int32 {
 	return live
 }
 
-// moveShards gives the records by which the shards of a coordinator that goes find other owners.
+// moveShards gives the records by which the shards of an instance that goes find other owners.
 func (m *Manager) moveShards(kind metadata.ServiceKind, id int32) []metarecord.Record {
-	if kind != metadata.Coordinator {
-		return nil
-	}
-	live := slices.DeleteFunc(m.liveCoordinators(), func(c int32) bool { return c == id })
-	return m.assignShards(live)
+	live := slices.DeleteFunc(m.liveOwners(kind), func(c int32) bool { return c == id })
+	return m.assignShards(kind, live)
 }
 
 // ShardsChanged says whether members or topics have changed since AssignShards, so that it has work.
@@ -151,7 +148,11 @@ func (m *Manager) ShardsChanged() bool { return m.shardsChanged }
 // AssignShards gives every shard an owner that is alive, and every owner its share.
 func (m *Manager) AssignShards() Decision {
 	m.shardsChanged = false
-	return Decision{Records: m.assignShards(m.liveCoordinators())}
+	var records []metarecord.Record
+	for _, kind := range []metadata.ServiceKind{metadata.Coordinator, metadata.Tiering} {
+		records = append(records, m.assignShards(kind, m.liveOwners(kind))...)
+	}
+	return Decision{Records: records}
 }
 
 func isShardTopic(name string) bool {
@@ -169,14 +170,18 @@ func shardTopics() map[metadata.ShardKind]string {
 		metadata.GroupShard:       "__consumer_offsets",
 		metadata.TransactionShard: "__transaction_state",
 		metadata.ShareShard:       "__share_group_state",
+		metadata.RemoteLogShard:   "__remote_log_metadata",
 	}
 }
 
-func (m *Manager) assignShards(live []int32) []metarecord.Record {
+// assignShards shares out the shards that services of a kind own.
+func (m *Manager) assignShards(owners metadata.ServiceKind, live []int32) []metarecord.Record {
 	var records []metarecord.Record
 	topics := shardTopics()
 	for _, kind := range slices.Sorted(maps.Keys(topics)) {
-		records = append(records, m.assignKind(kind, m.image.TopicByName(topics[kind]), live)...)
+		if kind.Owner() == owners {
+			records = append(records, m.assignKind(kind, m.image.TopicByName(topics[kind]), live)...)
+		}
 	}
 	return records
 }

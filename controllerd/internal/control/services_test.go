@@ -115,18 +115,25 @@ func (w *world) assign() {
 }
 
 func TestShards(t *testing.T) {
+	t.Run("coordinators", func(t *testing.T) { testShards(t, coordinatorKind, metadata.GroupShard, "__consumer_offsets") })
+	t.Run("tiering", func(t *testing.T) {
+		testShards(t, controllerv1.ServiceKind_SERVICE_KIND_TIERING, metadata.RemoteLogShard, "__remote_log_metadata")
+	})
+}
+
+func testShards(t *testing.T, members controllerv1.ServiceKind, shards metadata.ShardKind, topic string) {
 	w := newWorld(t, nil)
 	w.up(1)
 	epochs := map[int32]int64{}
 	join := func(id int32) {
-		epochs[id] = w.registerService(coordinatorKind, id)
+		epochs[id] = w.registerService(members, id)
 		w.assign()
-		w.beatService(coordinatorKind, id, epochs[id], false)
+		w.beatService(members, id, epochs[id], false)
 		w.assign()
 	}
 	want := func(before map[int32]metadata.Shard, counts map[int32]int) {
 		t.Helper()
-		got := w.owners(metadata.GroupShard, before)
+		got := w.owners(shards, before)
 		if len(got) != len(counts) {
 			t.Fatalf("got %v, want %v", got, counts)
 		}
@@ -137,18 +144,18 @@ func TestShards(t *testing.T) {
 		}
 	}
 	join(1)
-	w.mustCreate(newTopic("__consumer_offsets", 50, 1))
+	w.mustCreate(newTopic(topic, 50, 1))
 	w.assign()
 	want(nil, map[int32]int{1: 50})
-	before := w.shards(metadata.GroupShard)
+	before := w.shards(shards)
 	join(2)
 	want(before, map[int32]int{1: 25, 2: 25})
 	w.assign()
-	before = w.shards(metadata.GroupShard)
+	before = w.shards(shards)
 	join(3)
 	want(before, map[int32]int{1: 17, 2: 17, 3: 16})
 	moved := 0
-	for n, s := range w.shards(metadata.GroupShard) {
+	for n, s := range w.shards(shards) {
 		if s.Owner != before[n].Owner {
 			moved++
 			if s.Owner != 3 {
@@ -161,47 +168,47 @@ func TestShards(t *testing.T) {
 	}
 
 	// One that leaves gives its shards away first, and goes then.
-	before = w.shards(metadata.GroupShard)
-	if r := w.beatService(coordinatorKind, 2, epochs[2], true); r.GetShouldShutdown() {
+	before = w.shards(shards)
+	if r := w.beatService(members, 2, epochs[2], true); r.GetShouldShutdown() {
 		t.Fatal("it may go at once")
 	}
 	w.assign()
 	want(before, map[int32]int{1: 25, 3: 25})
-	if r := w.beatService(coordinatorKind, 2, epochs[2], true); !r.GetShouldShutdown() {
+	if r := w.beatService(members, 2, epochs[2], true); !r.GetShouldShutdown() {
 		t.Fatal("it may not go")
 	}
 	w.assign()
 	want(nil, map[int32]int{1: 25, 3: 25})
 
 	// One that falls silent loses them when it is fenced.
-	before = w.shards(metadata.GroupShard)
+	before = w.shards(shards)
 	for range 5 {
 		w.advance(2 * time.Second)
 		w.beat(1, nil)
-		w.beatService(coordinatorKind, 3, epochs[3], false)
+		w.beatService(members, 3, epochs[3], false)
 	}
 	w.fence()
 	w.assign()
 	want(before, map[int32]int{3: 50})
 
 	// The last one leaves them to nobody.
-	before = w.shards(metadata.GroupShard)
-	w.beatService(coordinatorKind, 3, epochs[3], true)
+	before = w.shards(shards)
+	w.beatService(members, 3, epochs[3], true)
 	want(before, map[int32]int{-1: 50})
-	w.beatService(coordinatorKind, 3, epochs[3], true)
-	before = w.shards(metadata.GroupShard)
+	w.beatService(members, 3, epochs[3], true)
+	before = w.shards(shards)
 	join(4)
 	want(before, map[int32]int{4: 50})
 
 	// So does the end of the topic; epochs go on when it is made again.
 	req := kmsg.NewPtrDeleteTopicsRequest()
-	req.TopicNames = []string{"__consumer_offsets"}
-	before = w.shards(metadata.GroupShard)
+	req.TopicNames = []string{topic}
+	before = w.shards(shards)
 	w.apply(w.m.DeleteTopics(req))
 	w.assign()
 	want(before, map[int32]int{-1: 50})
-	before = w.shards(metadata.GroupShard)
-	w.mustCreate(newTopic("__consumer_offsets", 50, 1))
+	before = w.shards(shards)
+	w.mustCreate(newTopic(topic, 50, 1))
 	w.assign()
 	want(before, map[int32]int{4: 50})
 	if w.m.ShardsChanged() || len(w.m.AssignShards().Records) != 0 {

@@ -35,6 +35,8 @@ const (
 	ShardKind_SHARD_KIND_TRANSACTION ShardKind = 2
 	// __share_group_state
 	ShardKind_SHARD_KIND_SHARE ShardKind = 3
+	// __remote_log_metadata, whose shards tiering instances own
+	ShardKind_SHARD_KIND_REMOTE_LOG ShardKind = 4
 )
 
 // Enum value maps for ShardKind.
@@ -44,12 +46,14 @@ var (
 		1: "SHARD_KIND_GROUP",
 		2: "SHARD_KIND_TRANSACTION",
 		3: "SHARD_KIND_SHARE",
+		4: "SHARD_KIND_REMOTE_LOG",
 	}
 	ShardKind_value = map[string]int32{
 		"SHARD_KIND_UNSPECIFIED": 0,
 		"SHARD_KIND_GROUP":       1,
 		"SHARD_KIND_TRANSACTION": 2,
 		"SHARD_KIND_SHARE":       3,
+		"SHARD_KIND_REMOTE_LOG":  4,
 	}
 )
 
@@ -195,12 +199,13 @@ const file_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05shard\x18\x02 \x01(\x05R\x05shard\x128\n" +
 	"\benvelope\x18\x03 \x01(\v2\x1c.chancery.common.v1.EnvelopeR\benvelope\"I\n" +
 	"\x0eHandleResponse\x127\n" +
-	"\x05reply\x18\x01 \x01(\v2!.chancery.common.v1.EnvelopeReplyR\x05reply*o\n" +
+	"\x05reply\x18\x01 \x01(\v2!.chancery.common.v1.EnvelopeReplyR\x05reply*\x8a\x01\n" +
 	"\tShardKind\x12\x1a\n" +
 	"\x16SHARD_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SHARD_KIND_GROUP\x10\x01\x12\x1a\n" +
 	"\x16SHARD_KIND_TRANSACTION\x10\x02\x12\x14\n" +
-	"\x10SHARD_KIND_SHARE\x10\x032h\n" +
+	"\x10SHARD_KIND_SHARE\x10\x03\x12\x19\n" +
+	"\x15SHARD_KIND_REMOTE_LOG\x10\x042h\n" +
 	"\vCoordinator\x12Y\n" +
 	"\x06Handle\x12&.chancery.coordinator.v1.HandleRequest\x1a'.chancery.coordinator.v1.HandleResponseB-Z+chancery/proto/coordinator/v1;coordinatorv1b\x06proto3"
 

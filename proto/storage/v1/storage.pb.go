@@ -849,9 +849,16 @@ type FetchPartitionResult struct {
 	Size int32 `protobuf:"varint,13,opt,name=size,proto3" json:"size,omitempty"`
 	// Whether the partition's records go on in the next frame of this fetch. Its first entry is then the same partition
 	// again, of which only the size matters.
-	More          bool `protobuf:"varint,14,opt,name=more,proto3" json:"more,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	More bool `protobuf:"varint,14,opt,name=more,proto3" json:"more,omitempty"`
+	// Whether the offset is below the local log, so that its records are in the remote tier only.
+	Tiered bool `protobuf:"varint,15,opt,name=tiered,proto3" json:"tiered,omitempty"`
+	// For a tiered offset, the leader epoch of its record and where the local log begins.
+	TieredEpoch         int32 `protobuf:"zigzag32,16,opt,name=tiered_epoch,json=tieredEpoch,proto3" json:"tiered_epoch,omitempty"`
+	LocalLogStartOffset int64 `protobuf:"varint,17,opt,name=local_log_start_offset,json=localLogStartOffset,proto3" json:"local_log_start_offset,omitempty"`
+	// The offset after the last record that the remote tier has, as far as the leader knows; 0 for none.
+	RemoteEndOffset int64 `protobuf:"varint,18,opt,name=remote_end_offset,json=remoteEndOffset,proto3" json:"remote_end_offset,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *FetchPartitionResult) Reset() {
@@ -980,6 +987,34 @@ func (x *FetchPartitionResult) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *FetchPartitionResult) GetTiered() bool {
+	if x != nil {
+		return x.Tiered
+	}
+	return false
+}
+
+func (x *FetchPartitionResult) GetTieredEpoch() int32 {
+	if x != nil {
+		return x.TieredEpoch
+	}
+	return 0
+}
+
+func (x *FetchPartitionResult) GetLocalLogStartOffset() int64 {
+	if x != nil {
+		return x.LocalLogStartOffset
+	}
+	return 0
+}
+
+func (x *FetchPartitionResult) GetRemoteEndOffset() int64 {
+	if x != nil {
+		return x.RemoteEndOffset
+	}
+	return 0
 }
 
 type AbortedTransaction struct {
@@ -1238,15 +1273,21 @@ func (x *ListOffsetsResponse) GetPartitions() []*ListOffsetsPartitionResult {
 }
 
 type ListOffsetsPartitionResult struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	TopicId       []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	Partition     int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	ErrorCode     int32                  `protobuf:"varint,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
-	Timestamp     int64                  `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
-	Offset        int64                  `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
-	LeaderEpoch   int32                  `protobuf:"varint,6,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	TopicId     []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition   int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	ErrorCode   int32                  `protobuf:"varint,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	Timestamp   int64                  `protobuf:"varint,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	Offset      int64                  `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
+	LeaderEpoch int32                  `protobuf:"varint,6,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	// Set for a look-up by time in a log whose older part is in the remote tier only: what is found there, in offsets from
+	// log_start_offset up to local_log_start_offset, comes first.
+	SearchTier          bool  `protobuf:"varint,7,opt,name=search_tier,json=searchTier,proto3" json:"search_tier,omitempty"`
+	LogStartOffset      int64 `protobuf:"varint,8,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	LocalLogStartOffset int64 `protobuf:"varint,9,opt,name=local_log_start_offset,json=localLogStartOffset,proto3" json:"local_log_start_offset,omitempty"`
+	CurrentLeaderEpoch  int32 `protobuf:"varint,10,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3" json:"current_leader_epoch,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *ListOffsetsPartitionResult) Reset() {
@@ -1317,6 +1358,34 @@ func (x *ListOffsetsPartitionResult) GetOffset() int64 {
 func (x *ListOffsetsPartitionResult) GetLeaderEpoch() int32 {
 	if x != nil {
 		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *ListOffsetsPartitionResult) GetSearchTier() bool {
+	if x != nil {
+		return x.SearchTier
+	}
+	return false
+}
+
+func (x *ListOffsetsPartitionResult) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+func (x *ListOffsetsPartitionResult) GetLocalLogStartOffset() int64 {
+	if x != nil {
+		return x.LocalLogStartOffset
+	}
+	return 0
+}
+
+func (x *ListOffsetsPartitionResult) GetCurrentLeaderEpoch() int32 {
+	if x != nil {
+		return x.CurrentLeaderEpoch
 	}
 	return 0
 }
@@ -1894,6 +1963,1033 @@ func (x *HandleResponse) GetReply() *v1.EnvelopeReply {
 	return nil
 }
 
+type EpochStart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         int32                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	StartOffset   int64                  `protobuf:"varint,2,opt,name=start_offset,json=startOffset,proto3" json:"start_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochStart) Reset() {
+	*x = EpochStart{}
+	mi := &file_storage_v1_storage_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochStart) ProtoMessage() {}
+
+func (x *EpochStart) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochStart.ProtoReflect.Descriptor instead.
+func (*EpochStart) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *EpochStart) GetEpoch() int32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *EpochStart) GetStartOffset() int64 {
+	if x != nil {
+		return x.StartOffset
+	}
+	return 0
+}
+
+type DescribeTierRequest struct {
+	state          protoimpl.MessageState   `protogen:"open.v1"`
+	MetadataOffset int64                    `protobuf:"varint,1,opt,name=metadata_offset,json=metadataOffset,proto3" json:"metadata_offset,omitempty"`
+	Partitions     []*DescribeTierPartition `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *DescribeTierRequest) Reset() {
+	*x = DescribeTierRequest{}
+	mi := &file_storage_v1_storage_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeTierRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeTierRequest) ProtoMessage() {}
+
+func (x *DescribeTierRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeTierRequest.ProtoReflect.Descriptor instead.
+func (*DescribeTierRequest) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DescribeTierRequest) GetMetadataOffset() int64 {
+	if x != nil {
+		return x.MetadataOffset
+	}
+	return 0
+}
+
+func (x *DescribeTierRequest) GetPartitions() []*DescribeTierPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+type DescribeTierPartition struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TopicId   []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// -1 for whatever the leader has.
+	CurrentLeaderEpoch int32 `protobuf:"zigzag32,3,opt,name=current_leader_epoch,json=currentLeaderEpoch,proto3" json:"current_leader_epoch,omitempty"`
+	// Segments that end at or before this offset are left out.
+	FromOffset int64 `protobuf:"varint,4,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
+	// Asks for the producers at the begin of the local log as well.
+	WithProducers bool `protobuf:"varint,5,opt,name=with_producers,json=withProducers,proto3" json:"with_producers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeTierPartition) Reset() {
+	*x = DescribeTierPartition{}
+	mi := &file_storage_v1_storage_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeTierPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeTierPartition) ProtoMessage() {}
+
+func (x *DescribeTierPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeTierPartition.ProtoReflect.Descriptor instead.
+func (*DescribeTierPartition) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DescribeTierPartition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *DescribeTierPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DescribeTierPartition) GetCurrentLeaderEpoch() int32 {
+	if x != nil {
+		return x.CurrentLeaderEpoch
+	}
+	return 0
+}
+
+func (x *DescribeTierPartition) GetFromOffset() int64 {
+	if x != nil {
+		return x.FromOffset
+	}
+	return 0
+}
+
+func (x *DescribeTierPartition) GetWithProducers() bool {
+	if x != nil {
+		return x.WithProducers
+	}
+	return false
+}
+
+// Partitions are in the order of the request.
+type DescribeTierResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partitions    []*TierDescription     `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeTierResponse) Reset() {
+	*x = DescribeTierResponse{}
+	mi := &file_storage_v1_storage_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeTierResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeTierResponse) ProtoMessage() {}
+
+func (x *DescribeTierResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeTierResponse.ProtoReflect.Descriptor instead.
+func (*DescribeTierResponse) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DescribeTierResponse) GetPartitions() []*TierDescription {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+type TierDescription struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	TopicId             []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition           int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	ErrorCode           int32                  `protobuf:"varint,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	LeaderEpoch         int32                  `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	LogStartOffset      int64                  `protobuf:"varint,5,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	LocalLogStartOffset int64                  `protobuf:"varint,6,opt,name=local_log_start_offset,json=localLogStartOffset,proto3" json:"local_log_start_offset,omitempty"`
+	HighWatermark       int64                  `protobuf:"varint,7,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
+	LastStableOffset    int64                  `protobuf:"varint,8,opt,name=last_stable_offset,json=lastStableOffset,proto3" json:"last_stable_offset,omitempty"`
+	LogEndOffset        int64                  `protobuf:"varint,9,opt,name=log_end_offset,json=logEndOffset,proto3" json:"log_end_offset,omitempty"`
+	// 0 for none.
+	RemoteEndOffset int64 `protobuf:"varint,10,opt,name=remote_end_offset,json=remoteEndOffset,proto3" json:"remote_end_offset,omitempty"`
+	// All epochs from the log start on.
+	Epochs []*EpochStart `protobuf:"bytes,11,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	// The oldest first; the last one is the active segment.
+	Segments []*LocalSegment `protobuf:"bytes,12,rep,name=segments,proto3" json:"segments,omitempty"`
+	// The producers at local_log_start_offset as in a snapshot file; empty for none.
+	ProducerSnapshot []byte `protobuf:"bytes,13,opt,name=producer_snapshot,json=producerSnapshot,proto3" json:"producer_snapshot,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *TierDescription) Reset() {
+	*x = TierDescription{}
+	mi := &file_storage_v1_storage_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TierDescription) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TierDescription) ProtoMessage() {}
+
+func (x *TierDescription) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TierDescription.ProtoReflect.Descriptor instead.
+func (*TierDescription) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *TierDescription) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *TierDescription) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *TierDescription) GetErrorCode() int32 {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return 0
+}
+
+func (x *TierDescription) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *TierDescription) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+func (x *TierDescription) GetLocalLogStartOffset() int64 {
+	if x != nil {
+		return x.LocalLogStartOffset
+	}
+	return 0
+}
+
+func (x *TierDescription) GetHighWatermark() int64 {
+	if x != nil {
+		return x.HighWatermark
+	}
+	return 0
+}
+
+func (x *TierDescription) GetLastStableOffset() int64 {
+	if x != nil {
+		return x.LastStableOffset
+	}
+	return 0
+}
+
+func (x *TierDescription) GetLogEndOffset() int64 {
+	if x != nil {
+		return x.LogEndOffset
+	}
+	return 0
+}
+
+func (x *TierDescription) GetRemoteEndOffset() int64 {
+	if x != nil {
+		return x.RemoteEndOffset
+	}
+	return 0
+}
+
+func (x *TierDescription) GetEpochs() []*EpochStart {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+func (x *TierDescription) GetSegments() []*LocalSegment {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+func (x *TierDescription) GetProducerSnapshot() []byte {
+	if x != nil {
+		return x.ProducerSnapshot
+	}
+	return nil
+}
+
+type LocalSegment struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	BaseOffset int64                  `protobuf:"varint,1,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	// Where the next segment begins, or the log ends.
+	EndOffset      int64 `protobuf:"varint,2,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	SizeBytes      int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	MaxTimestampMs int64 `protobuf:"zigzag64,4,opt,name=max_timestamp_ms,json=maxTimestampMs,proto3" json:"max_timestamp_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *LocalSegment) Reset() {
+	*x = LocalSegment{}
+	mi := &file_storage_v1_storage_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocalSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocalSegment) ProtoMessage() {}
+
+func (x *LocalSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocalSegment.ProtoReflect.Descriptor instead.
+func (*LocalSegment) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *LocalSegment) GetBaseOffset() int64 {
+	if x != nil {
+		return x.BaseOffset
+	}
+	return 0
+}
+
+func (x *LocalSegment) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
+}
+
+func (x *LocalSegment) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *LocalSegment) GetMaxTimestampMs() int64 {
+	if x != nil {
+		return x.MaxTimestampMs
+	}
+	return 0
+}
+
+type UpdateTierRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	MetadataOffset int64                  `protobuf:"varint,1,opt,name=metadata_offset,json=metadataOffset,proto3" json:"metadata_offset,omitempty"`
+	Partitions     []*UpdateTierPartition `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *UpdateTierRequest) Reset() {
+	*x = UpdateTierRequest{}
+	mi := &file_storage_v1_storage_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateTierRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateTierRequest) ProtoMessage() {}
+
+func (x *UpdateTierRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateTierRequest.ProtoReflect.Descriptor instead.
+func (*UpdateTierRequest) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *UpdateTierRequest) GetMetadataOffset() int64 {
+	if x != nil {
+		return x.MetadataOffset
+	}
+	return 0
+}
+
+func (x *UpdateTierRequest) GetPartitions() []*UpdateTierPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+type UpdateTierPartition struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TopicId   []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The epoch of the leader whose history the offsets were computed from.
+	LeaderEpoch int32 `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	// The partition's shard of remote log metadata and the sender's epoch of it.
+	Shard      int32 `protobuf:"varint,4,opt,name=shard,proto3" json:"shard,omitempty"`
+	ShardEpoch int32 `protobuf:"varint,5,opt,name=shard_epoch,json=shardEpoch,proto3" json:"shard_epoch,omitempty"`
+	// The offset after the last record that is in the remote tier without a gap; 0 for none.
+	RemoteEndOffset int64 `protobuf:"varint,6,opt,name=remote_end_offset,json=remoteEndOffset,proto3" json:"remote_end_offset,omitempty"`
+	// Where the log is to begin, when that is later than it does; -1 for no change.
+	LogStartOffset int64 `protobuf:"zigzag64,7,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *UpdateTierPartition) Reset() {
+	*x = UpdateTierPartition{}
+	mi := &file_storage_v1_storage_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateTierPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateTierPartition) ProtoMessage() {}
+
+func (x *UpdateTierPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateTierPartition.ProtoReflect.Descriptor instead.
+func (*UpdateTierPartition) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *UpdateTierPartition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *UpdateTierPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *UpdateTierPartition) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *UpdateTierPartition) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *UpdateTierPartition) GetShardEpoch() int32 {
+	if x != nil {
+		return x.ShardEpoch
+	}
+	return 0
+}
+
+func (x *UpdateTierPartition) GetRemoteEndOffset() int64 {
+	if x != nil {
+		return x.RemoteEndOffset
+	}
+	return 0
+}
+
+func (x *UpdateTierPartition) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+// Partitions are in the order of the request.
+type UpdateTierResponse struct {
+	state         protoimpl.MessageState       `protogen:"open.v1"`
+	Partitions    []*UpdateTierPartitionResult `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateTierResponse) Reset() {
+	*x = UpdateTierResponse{}
+	mi := &file_storage_v1_storage_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateTierResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateTierResponse) ProtoMessage() {}
+
+func (x *UpdateTierResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateTierResponse.ProtoReflect.Descriptor instead.
+func (*UpdateTierResponse) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *UpdateTierResponse) GetPartitions() []*UpdateTierPartitionResult {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+type UpdateTierPartitionResult struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TopicId   []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	ErrorCode int32                  `protobuf:"varint,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	// Where the log begins now.
+	LogStartOffset int64 `protobuf:"varint,4,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *UpdateTierPartitionResult) Reset() {
+	*x = UpdateTierPartitionResult{}
+	mi := &file_storage_v1_storage_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateTierPartitionResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateTierPartitionResult) ProtoMessage() {}
+
+func (x *UpdateTierPartitionResult) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateTierPartitionResult.ProtoReflect.Descriptor instead.
+func (*UpdateTierPartitionResult) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *UpdateTierPartitionResult) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *UpdateTierPartitionResult) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *UpdateTierPartitionResult) GetErrorCode() int32 {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return 0
+}
+
+func (x *UpdateTierPartitionResult) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+type DescribeSegmentRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	MetadataOffset int64                  `protobuf:"varint,1,opt,name=metadata_offset,json=metadataOffset,proto3" json:"metadata_offset,omitempty"`
+	TopicId        []byte                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition      int32                  `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	LeaderEpoch    int32                  `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	BaseOffset     int64                  `protobuf:"varint,5,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *DescribeSegmentRequest) Reset() {
+	*x = DescribeSegmentRequest{}
+	mi := &file_storage_v1_storage_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeSegmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeSegmentRequest) ProtoMessage() {}
+
+func (x *DescribeSegmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeSegmentRequest.ProtoReflect.Descriptor instead.
+func (*DescribeSegmentRequest) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DescribeSegmentRequest) GetMetadataOffset() int64 {
+	if x != nil {
+		return x.MetadataOffset
+	}
+	return 0
+}
+
+func (x *DescribeSegmentRequest) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *DescribeSegmentRequest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DescribeSegmentRequest) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *DescribeSegmentRequest) GetBaseOffset() int64 {
+	if x != nil {
+		return x.BaseOffset
+	}
+	return 0
+}
+
+type DescribeSegmentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the next segment begins.
+	EndOffset      int64 `protobuf:"varint,1,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	SizeBytes      int64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	MaxTimestampMs int64 `protobuf:"zigzag64,3,opt,name=max_timestamp_ms,json=maxTimestampMs,proto3" json:"max_timestamp_ms,omitempty"`
+	// Of all records' bytes.
+	Crc32C uint32 `protobuf:"fixed32,4,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
+	// The contents of the files beside the records, as Kafka keeps them.
+	OffsetIndex      []byte `protobuf:"bytes,5,opt,name=offset_index,json=offsetIndex,proto3" json:"offset_index,omitempty"`
+	TimeIndex        []byte `protobuf:"bytes,6,opt,name=time_index,json=timeIndex,proto3" json:"time_index,omitempty"`
+	TransactionIndex []byte `protobuf:"bytes,7,opt,name=transaction_index,json=transactionIndex,proto3" json:"transaction_index,omitempty"`
+	ProducerSnapshot []byte `protobuf:"bytes,8,opt,name=producer_snapshot,json=producerSnapshot,proto3" json:"producer_snapshot,omitempty"`
+	// The leader epochs of the segment's records.
+	Epochs        []*EpochStart `protobuf:"bytes,9,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeSegmentResponse) Reset() {
+	*x = DescribeSegmentResponse{}
+	mi := &file_storage_v1_storage_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeSegmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeSegmentResponse) ProtoMessage() {}
+
+func (x *DescribeSegmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeSegmentResponse.ProtoReflect.Descriptor instead.
+func (*DescribeSegmentResponse) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *DescribeSegmentResponse) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
+	}
+	return 0
+}
+
+func (x *DescribeSegmentResponse) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *DescribeSegmentResponse) GetMaxTimestampMs() int64 {
+	if x != nil {
+		return x.MaxTimestampMs
+	}
+	return 0
+}
+
+func (x *DescribeSegmentResponse) GetCrc32C() uint32 {
+	if x != nil {
+		return x.Crc32C
+	}
+	return 0
+}
+
+func (x *DescribeSegmentResponse) GetOffsetIndex() []byte {
+	if x != nil {
+		return x.OffsetIndex
+	}
+	return nil
+}
+
+func (x *DescribeSegmentResponse) GetTimeIndex() []byte {
+	if x != nil {
+		return x.TimeIndex
+	}
+	return nil
+}
+
+func (x *DescribeSegmentResponse) GetTransactionIndex() []byte {
+	if x != nil {
+		return x.TransactionIndex
+	}
+	return nil
+}
+
+func (x *DescribeSegmentResponse) GetProducerSnapshot() []byte {
+	if x != nil {
+		return x.ProducerSnapshot
+	}
+	return nil
+}
+
+func (x *DescribeSegmentResponse) GetEpochs() []*EpochStart {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+type ReadSegmentRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicId       []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition     int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	BaseOffset    int64                  `protobuf:"varint,4,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	Position      int64                  `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
+	Length        int32                  `protobuf:"varint,6,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadSegmentRequest) Reset() {
+	*x = ReadSegmentRequest{}
+	mi := &file_storage_v1_storage_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadSegmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadSegmentRequest) ProtoMessage() {}
+
+func (x *ReadSegmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadSegmentRequest.ProtoReflect.Descriptor instead.
+func (*ReadSegmentRequest) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ReadSegmentRequest) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *ReadSegmentRequest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReadSegmentRequest) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *ReadSegmentRequest) GetBaseOffset() int64 {
+	if x != nil {
+		return x.BaseOffset
+	}
+	return 0
+}
+
+func (x *ReadSegmentRequest) GetPosition() int64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *ReadSegmentRequest) GetLength() int32 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+type ReadSegmentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Crc32C        uint32                 `protobuf:"fixed32,2,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadSegmentResponse) Reset() {
+	*x = ReadSegmentResponse{}
+	mi := &file_storage_v1_storage_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadSegmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadSegmentResponse) ProtoMessage() {}
+
+func (x *ReadSegmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadSegmentResponse.ProtoReflect.Descriptor instead.
+func (*ReadSegmentResponse) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ReadSegmentResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadSegmentResponse) GetCrc32C() uint32 {
+	if x != nil {
+		return x.Crc32C
+	}
+	return 0
+}
+
 var File_storage_v1_storage_proto protoreflect.FileDescriptor
 
 const file_storage_v1_storage_proto_rawDesc = "" +
@@ -1982,7 +3078,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\x04 \x03(\v2).chancery.storage.v1.FetchPartitionResultR\n" +
 	"partitions\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\xc2\x04\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xde\x05\n" +
 	"\x14FetchPartitionResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -1999,7 +3095,11 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\tleader_id\x18\v \x01(\x11R\bleaderId\x12!\n" +
 	"\fleader_epoch\x18\f \x01(\x11R\vleaderEpoch\x12\x12\n" +
 	"\x04size\x18\r \x01(\x05R\x04size\x12\x12\n" +
-	"\x04more\x18\x0e \x01(\bR\x04more\"X\n" +
+	"\x04more\x18\x0e \x01(\bR\x04more\x12\x16\n" +
+	"\x06tiered\x18\x0f \x01(\bR\x06tiered\x12!\n" +
+	"\ftiered_epoch\x18\x10 \x01(\x11R\vtieredEpoch\x123\n" +
+	"\x16local_log_start_offset\x18\x11 \x01(\x03R\x13localLogStartOffset\x12*\n" +
+	"\x11remote_end_offset\x18\x12 \x01(\x03R\x0fremoteEndOffset\"X\n" +
 	"\x12AbortedTransaction\x12\x1f\n" +
 	"\vproducer_id\x18\x01 \x01(\x03R\n" +
 	"producerId\x12!\n" +
@@ -2023,7 +3123,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x13ListOffsetsResponse\x12O\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2/.chancery.storage.v1.ListOffsetsPartitionResultR\n" +
-	"partitions\"\xcd\x01\n" +
+	"partitions\"\xff\x02\n" +
 	"\x1aListOffsetsPartitionResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -2031,7 +3131,13 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"error_code\x18\x03 \x01(\x05R\terrorCode\x12\x1c\n" +
 	"\ttimestamp\x18\x04 \x01(\x03R\ttimestamp\x12\x16\n" +
 	"\x06offset\x18\x05 \x01(\x03R\x06offset\x12!\n" +
-	"\fleader_epoch\x18\x06 \x01(\x05R\vleaderEpoch\"\xb9\x01\n" +
+	"\fleader_epoch\x18\x06 \x01(\x05R\vleaderEpoch\x12\x1f\n" +
+	"\vsearch_tier\x18\a \x01(\bR\n" +
+	"searchTier\x12(\n" +
+	"\x10log_start_offset\x18\b \x01(\x03R\x0elogStartOffset\x123\n" +
+	"\x16local_log_start_offset\x18\t \x01(\x03R\x13localLogStartOffset\x120\n" +
+	"\x14current_leader_epoch\x18\n" +
+	" \x01(\x05R\x12currentLeaderEpoch\"\xb9\x01\n" +
 	"\x1bOffsetForLeaderEpochRequest\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x05R\treplicaId\x12'\n" +
@@ -2080,14 +3186,118 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\rHandleRequest\x128\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1c.chancery.common.v1.EnvelopeR\benvelope\"I\n" +
 	"\x0eHandleResponse\x127\n" +
-	"\x05reply\x18\x01 \x01(\v2!.chancery.common.v1.EnvelopeReplyR\x05reply2\xd0\x04\n" +
+	"\x05reply\x18\x01 \x01(\v2!.chancery.common.v1.EnvelopeReplyR\x05reply\"E\n" +
+	"\n" +
+	"EpochStart\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12!\n" +
+	"\fstart_offset\x18\x02 \x01(\x03R\vstartOffset\"\x8a\x01\n" +
+	"\x13DescribeTierRequest\x12'\n" +
+	"\x0fmetadata_offset\x18\x01 \x01(\x03R\x0emetadataOffset\x12J\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2*.chancery.storage.v1.DescribeTierPartitionR\n" +
+	"partitions\"\xca\x01\n" +
+	"\x15DescribeTierPartition\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x120\n" +
+	"\x14current_leader_epoch\x18\x03 \x01(\x11R\x12currentLeaderEpoch\x12\x1f\n" +
+	"\vfrom_offset\x18\x04 \x01(\x03R\n" +
+	"fromOffset\x12%\n" +
+	"\x0ewith_producers\x18\x05 \x01(\bR\rwithProducers\"\\\n" +
+	"\x14DescribeTierResponse\x12D\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\v2$.chancery.storage.v1.TierDescriptionR\n" +
+	"partitions\"\xb7\x04\n" +
+	"\x0fTierDescription\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
+	"\n" +
+	"error_code\x18\x03 \x01(\x05R\terrorCode\x12!\n" +
+	"\fleader_epoch\x18\x04 \x01(\x05R\vleaderEpoch\x12(\n" +
+	"\x10log_start_offset\x18\x05 \x01(\x03R\x0elogStartOffset\x123\n" +
+	"\x16local_log_start_offset\x18\x06 \x01(\x03R\x13localLogStartOffset\x12%\n" +
+	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x12,\n" +
+	"\x12last_stable_offset\x18\b \x01(\x03R\x10lastStableOffset\x12$\n" +
+	"\x0elog_end_offset\x18\t \x01(\x03R\flogEndOffset\x12*\n" +
+	"\x11remote_end_offset\x18\n" +
+	" \x01(\x03R\x0fremoteEndOffset\x127\n" +
+	"\x06epochs\x18\v \x03(\v2\x1f.chancery.storage.v1.EpochStartR\x06epochs\x12=\n" +
+	"\bsegments\x18\f \x03(\v2!.chancery.storage.v1.LocalSegmentR\bsegments\x12+\n" +
+	"\x11producer_snapshot\x18\r \x01(\fR\x10producerSnapshot\"\x97\x01\n" +
+	"\fLocalSegment\x12\x1f\n" +
+	"\vbase_offset\x18\x01 \x01(\x03R\n" +
+	"baseOffset\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\x02 \x01(\x03R\tendOffset\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12(\n" +
+	"\x10max_timestamp_ms\x18\x04 \x01(\x12R\x0emaxTimestampMs\"\x86\x01\n" +
+	"\x11UpdateTierRequest\x12'\n" +
+	"\x0fmetadata_offset\x18\x01 \x01(\x03R\x0emetadataOffset\x12H\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2(.chancery.storage.v1.UpdateTierPartitionR\n" +
+	"partitions\"\xfe\x01\n" +
+	"\x13UpdateTierPartition\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12!\n" +
+	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x14\n" +
+	"\x05shard\x18\x04 \x01(\x05R\x05shard\x12\x1f\n" +
+	"\vshard_epoch\x18\x05 \x01(\x05R\n" +
+	"shardEpoch\x12*\n" +
+	"\x11remote_end_offset\x18\x06 \x01(\x03R\x0fremoteEndOffset\x12(\n" +
+	"\x10log_start_offset\x18\a \x01(\x12R\x0elogStartOffset\"d\n" +
+	"\x12UpdateTierResponse\x12N\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\v2..chancery.storage.v1.UpdateTierPartitionResultR\n" +
+	"partitions\"\x9d\x01\n" +
+	"\x19UpdateTierPartitionResult\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
+	"\n" +
+	"error_code\x18\x03 \x01(\x05R\terrorCode\x12(\n" +
+	"\x10log_start_offset\x18\x04 \x01(\x03R\x0elogStartOffset\"\xbe\x01\n" +
+	"\x16DescribeSegmentRequest\x12'\n" +
+	"\x0fmetadata_offset\x18\x01 \x01(\x03R\x0emetadataOffset\x12\x19\n" +
+	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\x05R\tpartition\x12!\n" +
+	"\fleader_epoch\x18\x04 \x01(\x05R\vleaderEpoch\x12\x1f\n" +
+	"\vbase_offset\x18\x05 \x01(\x03R\n" +
+	"baseOffset\"\xee\x02\n" +
+	"\x17DescribeSegmentResponse\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\x01 \x01(\x03R\tendOffset\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12(\n" +
+	"\x10max_timestamp_ms\x18\x03 \x01(\x12R\x0emaxTimestampMs\x12\x16\n" +
+	"\x06crc32c\x18\x04 \x01(\aR\x06crc32c\x12!\n" +
+	"\foffset_index\x18\x05 \x01(\fR\voffsetIndex\x12\x1d\n" +
+	"\n" +
+	"time_index\x18\x06 \x01(\fR\ttimeIndex\x12+\n" +
+	"\x11transaction_index\x18\a \x01(\fR\x10transactionIndex\x12+\n" +
+	"\x11producer_snapshot\x18\b \x01(\fR\x10producerSnapshot\x127\n" +
+	"\x06epochs\x18\t \x03(\v2\x1f.chancery.storage.v1.EpochStartR\x06epochs\"\xc5\x01\n" +
+	"\x12ReadSegmentRequest\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12!\n" +
+	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x1f\n" +
+	"\vbase_offset\x18\x04 \x01(\x03R\n" +
+	"baseOffset\x12\x1a\n" +
+	"\bposition\x18\x05 \x01(\x03R\bposition\x12\x16\n" +
+	"\x06length\x18\x06 \x01(\x05R\x06length\"A\n" +
+	"\x13ReadSegmentResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
+	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c2\xe4\a\n" +
 	"\aStorage\x12V\n" +
 	"\x06Append\x12 .chancery.storage.v1.AppendFrame\x1a&.chancery.storage.v1.AppendResultFrame(\x010\x01\x12S\n" +
 	"\x05Fetch\x12\x1f.chancery.storage.v1.FetchFrame\x1a%.chancery.storage.v1.FetchResultFrame(\x010\x01\x12`\n" +
 	"\vListOffsets\x12'.chancery.storage.v1.ListOffsetsRequest\x1a(.chancery.storage.v1.ListOffsetsResponse\x12{\n" +
 	"\x14OffsetForLeaderEpoch\x120.chancery.storage.v1.OffsetForLeaderEpochRequest\x1a1.chancery.storage.v1.OffsetForLeaderEpochResponse\x12f\n" +
 	"\rDeleteRecords\x12).chancery.storage.v1.DeleteRecordsRequest\x1a*.chancery.storage.v1.DeleteRecordsResponse\x12Q\n" +
-	"\x06Handle\x12\".chancery.storage.v1.HandleRequest\x1a#.chancery.storage.v1.HandleResponseB%Z#chancery/proto/storage/v1;storagev1b\x06proto3"
+	"\x06Handle\x12\".chancery.storage.v1.HandleRequest\x1a#.chancery.storage.v1.HandleResponse\x12c\n" +
+	"\fDescribeTier\x12(.chancery.storage.v1.DescribeTierRequest\x1a).chancery.storage.v1.DescribeTierResponse\x12]\n" +
+	"\n" +
+	"UpdateTier\x12&.chancery.storage.v1.UpdateTierRequest\x1a'.chancery.storage.v1.UpdateTierResponse\x12l\n" +
+	"\x0fDescribeSegment\x12+.chancery.storage.v1.DescribeSegmentRequest\x1a,.chancery.storage.v1.DescribeSegmentResponse\x12`\n" +
+	"\vReadSegment\x12'.chancery.storage.v1.ReadSegmentRequest\x1a(.chancery.storage.v1.ReadSegmentResponseB%Z#chancery/proto/storage/v1;storagev1b\x06proto3"
 
 var (
 	file_storage_v1_storage_proto_rawDescOnce sync.Once
@@ -2101,7 +3311,7 @@ func file_storage_v1_storage_proto_rawDescGZIP() []byte {
 	return file_storage_v1_storage_proto_rawDescData
 }
 
-var file_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_storage_v1_storage_proto_goTypes = []any{
 	(*AppendFrame)(nil),                         // 0: chancery.storage.v1.AppendFrame
 	(*Append)(nil),                              // 1: chancery.storage.v1.Append
@@ -2129,8 +3339,22 @@ var file_storage_v1_storage_proto_goTypes = []any{
 	(*DeleteRecordsPartitionResult)(nil),        // 23: chancery.storage.v1.DeleteRecordsPartitionResult
 	(*HandleRequest)(nil),                       // 24: chancery.storage.v1.HandleRequest
 	(*HandleResponse)(nil),                      // 25: chancery.storage.v1.HandleResponse
-	(*v1.Envelope)(nil),                         // 26: chancery.common.v1.Envelope
-	(*v1.EnvelopeReply)(nil),                    // 27: chancery.common.v1.EnvelopeReply
+	(*EpochStart)(nil),                          // 26: chancery.storage.v1.EpochStart
+	(*DescribeTierRequest)(nil),                 // 27: chancery.storage.v1.DescribeTierRequest
+	(*DescribeTierPartition)(nil),               // 28: chancery.storage.v1.DescribeTierPartition
+	(*DescribeTierResponse)(nil),                // 29: chancery.storage.v1.DescribeTierResponse
+	(*TierDescription)(nil),                     // 30: chancery.storage.v1.TierDescription
+	(*LocalSegment)(nil),                        // 31: chancery.storage.v1.LocalSegment
+	(*UpdateTierRequest)(nil),                   // 32: chancery.storage.v1.UpdateTierRequest
+	(*UpdateTierPartition)(nil),                 // 33: chancery.storage.v1.UpdateTierPartition
+	(*UpdateTierResponse)(nil),                  // 34: chancery.storage.v1.UpdateTierResponse
+	(*UpdateTierPartitionResult)(nil),           // 35: chancery.storage.v1.UpdateTierPartitionResult
+	(*DescribeSegmentRequest)(nil),              // 36: chancery.storage.v1.DescribeSegmentRequest
+	(*DescribeSegmentResponse)(nil),             // 37: chancery.storage.v1.DescribeSegmentResponse
+	(*ReadSegmentRequest)(nil),                  // 38: chancery.storage.v1.ReadSegmentRequest
+	(*ReadSegmentResponse)(nil),                 // 39: chancery.storage.v1.ReadSegmentResponse
+	(*v1.Envelope)(nil),                         // 40: chancery.common.v1.Envelope
+	(*v1.EnvelopeReply)(nil),                    // 41: chancery.common.v1.EnvelopeReply
 }
 var file_storage_v1_storage_proto_depIdxs = []int32{
 	1,  // 0: chancery.storage.v1.AppendFrame.appends:type_name -> chancery.storage.v1.Append
@@ -2147,25 +3371,40 @@ var file_storage_v1_storage_proto_depIdxs = []int32{
 	19, // 11: chancery.storage.v1.OffsetForLeaderEpochResponse.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartitionResult
 	21, // 12: chancery.storage.v1.DeleteRecordsRequest.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartition
 	23, // 13: chancery.storage.v1.DeleteRecordsResponse.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartitionResult
-	26, // 14: chancery.storage.v1.HandleRequest.envelope:type_name -> chancery.common.v1.Envelope
-	27, // 15: chancery.storage.v1.HandleResponse.reply:type_name -> chancery.common.v1.EnvelopeReply
-	0,  // 16: chancery.storage.v1.Storage.Append:input_type -> chancery.storage.v1.AppendFrame
-	7,  // 17: chancery.storage.v1.Storage.Fetch:input_type -> chancery.storage.v1.FetchFrame
-	12, // 18: chancery.storage.v1.Storage.ListOffsets:input_type -> chancery.storage.v1.ListOffsetsRequest
-	16, // 19: chancery.storage.v1.Storage.OffsetForLeaderEpoch:input_type -> chancery.storage.v1.OffsetForLeaderEpochRequest
-	20, // 20: chancery.storage.v1.Storage.DeleteRecords:input_type -> chancery.storage.v1.DeleteRecordsRequest
-	24, // 21: chancery.storage.v1.Storage.Handle:input_type -> chancery.storage.v1.HandleRequest
-	3,  // 22: chancery.storage.v1.Storage.Append:output_type -> chancery.storage.v1.AppendResultFrame
-	9,  // 23: chancery.storage.v1.Storage.Fetch:output_type -> chancery.storage.v1.FetchResultFrame
-	14, // 24: chancery.storage.v1.Storage.ListOffsets:output_type -> chancery.storage.v1.ListOffsetsResponse
-	18, // 25: chancery.storage.v1.Storage.OffsetForLeaderEpoch:output_type -> chancery.storage.v1.OffsetForLeaderEpochResponse
-	22, // 26: chancery.storage.v1.Storage.DeleteRecords:output_type -> chancery.storage.v1.DeleteRecordsResponse
-	25, // 27: chancery.storage.v1.Storage.Handle:output_type -> chancery.storage.v1.HandleResponse
-	22, // [22:28] is the sub-list for method output_type
-	16, // [16:22] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	40, // 14: chancery.storage.v1.HandleRequest.envelope:type_name -> chancery.common.v1.Envelope
+	41, // 15: chancery.storage.v1.HandleResponse.reply:type_name -> chancery.common.v1.EnvelopeReply
+	28, // 16: chancery.storage.v1.DescribeTierRequest.partitions:type_name -> chancery.storage.v1.DescribeTierPartition
+	30, // 17: chancery.storage.v1.DescribeTierResponse.partitions:type_name -> chancery.storage.v1.TierDescription
+	26, // 18: chancery.storage.v1.TierDescription.epochs:type_name -> chancery.storage.v1.EpochStart
+	31, // 19: chancery.storage.v1.TierDescription.segments:type_name -> chancery.storage.v1.LocalSegment
+	33, // 20: chancery.storage.v1.UpdateTierRequest.partitions:type_name -> chancery.storage.v1.UpdateTierPartition
+	35, // 21: chancery.storage.v1.UpdateTierResponse.partitions:type_name -> chancery.storage.v1.UpdateTierPartitionResult
+	26, // 22: chancery.storage.v1.DescribeSegmentResponse.epochs:type_name -> chancery.storage.v1.EpochStart
+	0,  // 23: chancery.storage.v1.Storage.Append:input_type -> chancery.storage.v1.AppendFrame
+	7,  // 24: chancery.storage.v1.Storage.Fetch:input_type -> chancery.storage.v1.FetchFrame
+	12, // 25: chancery.storage.v1.Storage.ListOffsets:input_type -> chancery.storage.v1.ListOffsetsRequest
+	16, // 26: chancery.storage.v1.Storage.OffsetForLeaderEpoch:input_type -> chancery.storage.v1.OffsetForLeaderEpochRequest
+	20, // 27: chancery.storage.v1.Storage.DeleteRecords:input_type -> chancery.storage.v1.DeleteRecordsRequest
+	24, // 28: chancery.storage.v1.Storage.Handle:input_type -> chancery.storage.v1.HandleRequest
+	27, // 29: chancery.storage.v1.Storage.DescribeTier:input_type -> chancery.storage.v1.DescribeTierRequest
+	32, // 30: chancery.storage.v1.Storage.UpdateTier:input_type -> chancery.storage.v1.UpdateTierRequest
+	36, // 31: chancery.storage.v1.Storage.DescribeSegment:input_type -> chancery.storage.v1.DescribeSegmentRequest
+	38, // 32: chancery.storage.v1.Storage.ReadSegment:input_type -> chancery.storage.v1.ReadSegmentRequest
+	3,  // 33: chancery.storage.v1.Storage.Append:output_type -> chancery.storage.v1.AppendResultFrame
+	9,  // 34: chancery.storage.v1.Storage.Fetch:output_type -> chancery.storage.v1.FetchResultFrame
+	14, // 35: chancery.storage.v1.Storage.ListOffsets:output_type -> chancery.storage.v1.ListOffsetsResponse
+	18, // 36: chancery.storage.v1.Storage.OffsetForLeaderEpoch:output_type -> chancery.storage.v1.OffsetForLeaderEpochResponse
+	22, // 37: chancery.storage.v1.Storage.DeleteRecords:output_type -> chancery.storage.v1.DeleteRecordsResponse
+	25, // 38: chancery.storage.v1.Storage.Handle:output_type -> chancery.storage.v1.HandleResponse
+	29, // 39: chancery.storage.v1.Storage.DescribeTier:output_type -> chancery.storage.v1.DescribeTierResponse
+	34, // 40: chancery.storage.v1.Storage.UpdateTier:output_type -> chancery.storage.v1.UpdateTierResponse
+	37, // 41: chancery.storage.v1.Storage.DescribeSegment:output_type -> chancery.storage.v1.DescribeSegmentResponse
+	39, // 42: chancery.storage.v1.Storage.ReadSegment:output_type -> chancery.storage.v1.ReadSegmentResponse
+	33, // [33:43] is the sub-list for method output_type
+	23, // [23:33] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_storage_v1_storage_proto_init() }
@@ -2179,7 +3418,7 @@ func file_storage_v1_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_storage_v1_storage_proto_rawDesc), len(file_storage_v1_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

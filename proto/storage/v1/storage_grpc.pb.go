@@ -27,6 +27,10 @@ const (
 	Storage_OffsetForLeaderEpoch_FullMethodName = "/chancery.storage.v1.Storage/OffsetForLeaderEpoch"
 	Storage_DeleteRecords_FullMethodName        = "/chancery.storage.v1.Storage/DeleteRecords"
 	Storage_Handle_FullMethodName               = "/chancery.storage.v1.Storage/Handle"
+	Storage_DescribeTier_FullMethodName         = "/chancery.storage.v1.Storage/DescribeTier"
+	Storage_UpdateTier_FullMethodName           = "/chancery.storage.v1.Storage/UpdateTier"
+	Storage_DescribeSegment_FullMethodName      = "/chancery.storage.v1.Storage/DescribeSegment"
+	Storage_ReadSegment_FullMethodName          = "/chancery.storage.v1.Storage/ReadSegment"
 )
 
 // StorageClient is the client API for Storage service.
@@ -48,6 +52,15 @@ type StorageClient interface {
 	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
 	// Handle answers client requests that address this very node.
 	Handle(ctx context.Context, in *HandleRequest, opts ...grpc.CallOption) (*HandleResponse, error)
+	// DescribeTier tells which segments the leader has and what it knows of the remote tier: for tiering, and for followers that
+	// begin where the leader's local log does.
+	DescribeTier(ctx context.Context, in *DescribeTierRequest, opts ...grpc.CallOption) (*DescribeTierResponse, error)
+	// UpdateTier tells leaders what the remote tier has.
+	UpdateTier(ctx context.Context, in *UpdateTierRequest, opts ...grpc.CallOption) (*UpdateTierResponse, error)
+	// DescribeSegment checks a closed segment and gives what lies beside its records.
+	DescribeSegment(ctx context.Context, in *DescribeSegmentRequest, opts ...grpc.CallOption) (*DescribeSegmentResponse, error)
+	// ReadSegment reads a part of the records of a closed segment.
+	ReadSegment(ctx context.Context, in *ReadSegmentRequest, opts ...grpc.CallOption) (*ReadSegmentResponse, error)
 }
 
 type storageClient struct {
@@ -124,6 +137,46 @@ func (c *storageClient) Handle(ctx context.Context, in *HandleRequest, opts ...g
 	return out, nil
 }
 
+func (c *storageClient) DescribeTier(ctx context.Context, in *DescribeTierRequest, opts ...grpc.CallOption) (*DescribeTierResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeTierResponse)
+	err := c.cc.Invoke(ctx, Storage_DescribeTier_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storageClient) UpdateTier(ctx context.Context, in *UpdateTierRequest, opts ...grpc.CallOption) (*UpdateTierResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateTierResponse)
+	err := c.cc.Invoke(ctx, Storage_UpdateTier_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storageClient) DescribeSegment(ctx context.Context, in *DescribeSegmentRequest, opts ...grpc.CallOption) (*DescribeSegmentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeSegmentResponse)
+	err := c.cc.Invoke(ctx, Storage_DescribeSegment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storageClient) ReadSegment(ctx context.Context, in *ReadSegmentRequest, opts ...grpc.CallOption) (*ReadSegmentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadSegmentResponse)
+	err := c.cc.Invoke(ctx, Storage_ReadSegment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StorageServer is the server API for Storage service.
 // All implementations must embed UnimplementedStorageServer
 // for forward compatibility.
@@ -143,6 +196,15 @@ type StorageServer interface {
 	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
 	// Handle answers client requests that address this very node.
 	Handle(context.Context, *HandleRequest) (*HandleResponse, error)
+	// DescribeTier tells which segments the leader has and what it knows of the remote tier: for tiering, and for followers that
+	// begin where the leader's local log does.
+	DescribeTier(context.Context, *DescribeTierRequest) (*DescribeTierResponse, error)
+	// UpdateTier tells leaders what the remote tier has.
+	UpdateTier(context.Context, *UpdateTierRequest) (*UpdateTierResponse, error)
+	// DescribeSegment checks a closed segment and gives what lies beside its records.
+	DescribeSegment(context.Context, *DescribeSegmentRequest) (*DescribeSegmentResponse, error)
+	// ReadSegment reads a part of the records of a closed segment.
+	ReadSegment(context.Context, *ReadSegmentRequest) (*ReadSegmentResponse, error)
 	mustEmbedUnimplementedStorageServer()
 }
 
@@ -170,6 +232,18 @@ func (UnimplementedStorageServer) DeleteRecords(context.Context, *DeleteRecordsR
 }
 func (UnimplementedStorageServer) Handle(context.Context, *HandleRequest) (*HandleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Handle not implemented")
+}
+func (UnimplementedStorageServer) DescribeTier(context.Context, *DescribeTierRequest) (*DescribeTierResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeTier not implemented")
+}
+func (UnimplementedStorageServer) UpdateTier(context.Context, *UpdateTierRequest) (*UpdateTierResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateTier not implemented")
+}
+func (UnimplementedStorageServer) DescribeSegment(context.Context, *DescribeSegmentRequest) (*DescribeSegmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeSegment not implemented")
+}
+func (UnimplementedStorageServer) ReadSegment(context.Context, *ReadSegmentRequest) (*ReadSegmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadSegment not implemented")
 }
 func (UnimplementedStorageServer) mustEmbedUnimplementedStorageServer() {}
 func (UnimplementedStorageServer) testEmbeddedByValue()                 {}
@@ -278,6 +352,78 @@ func _Storage_Handle_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Storage_DescribeTier_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeTierRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServer).DescribeTier(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Storage_DescribeTier_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServer).DescribeTier(ctx, req.(*DescribeTierRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Storage_UpdateTier_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateTierRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServer).UpdateTier(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Storage_UpdateTier_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServer).UpdateTier(ctx, req.(*UpdateTierRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Storage_DescribeSegment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeSegmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServer).DescribeSegment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Storage_DescribeSegment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServer).DescribeSegment(ctx, req.(*DescribeSegmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Storage_ReadSegment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadSegmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServer).ReadSegment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Storage_ReadSegment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServer).ReadSegment(ctx, req.(*ReadSegmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Storage_ServiceDesc is the grpc.ServiceDesc for Storage service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -300,6 +446,22 @@ var Storage_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Handle",
 			Handler:    _Storage_Handle_Handler,
+		},
+		{
+			MethodName: "DescribeTier",
+			Handler:    _Storage_DescribeTier_Handler,
+		},
+		{
+			MethodName: "UpdateTier",
+			Handler:    _Storage_UpdateTier_Handler,
+		},
+		{
+			MethodName: "DescribeSegment",
+			Handler:    _Storage_DescribeSegment_Handler,
+		},
+		{
+			MethodName: "ReadSegment",
+			Handler:    _Storage_ReadSegment_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -107,6 +107,8 @@ func shardsOf(topic string) metadata.ShardKind {
 		return metadata.TransactionShard
 	case "__share_group_state":
 		return metadata.ShareShard
+	case "__remote_log_metadata":
+		return metadata.RemoteLogShard
 	}
 	return 0
 }
