@@ -78,6 +78,42 @@ func (f *facade) DeleteRecords(ctx context.Context, req *storagev1.DeleteRecords
 	return n.DeleteRecords(ctx, req)
 }
 
+// DescribeTier is part of storage.Node.
+func (f *facade) DescribeTier(ctx context.Context, req *storagev1.DescribeTierRequest) (*storagev1.DescribeTierResponse, error) {
+	n, err := f.get()
+	if err != nil {
+		return nil, err
+	}
+	return n.DescribeTier(ctx, req)
+}
+
+// UpdateTier is part of storage.Node.
+func (f *facade) UpdateTier(ctx context.Context, req *storagev1.UpdateTierRequest) (*storagev1.UpdateTierResponse, error) {
+	n, err := f.get()
+	if err != nil {
+		return nil, err
+	}
+	return n.UpdateTier(ctx, req)
+}
+
+// DescribeSegment is part of storage.Node.
+func (f *facade) DescribeSegment(ctx context.Context, req *storagev1.DescribeSegmentRequest) (*storagev1.DescribeSegmentResponse, error) {
+	n, err := f.get()
+	if err != nil {
+		return nil, err
+	}
+	return n.DescribeSegment(ctx, req)
+}
+
+// ReadSegment is part of storage.Node.
+func (f *facade) ReadSegment(ctx context.Context, req *storagev1.ReadSegmentRequest) (*storagev1.ReadSegmentResponse, error) {
+	n, err := f.get()
+	if err != nil {
+		return nil, err
+	}
+	return n.ReadSegment(ctx, req)
+}
+
 // Handle is part of storage.Node.
 func (f *facade) Handle(ctx context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error) {
 	n, err := f.get()

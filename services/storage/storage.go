@@ -38,6 +38,21 @@ type Node interface {
 	// Handle answers client requests that address this very node: DescribeLogDirs, AlterReplicaLogDirs,
 	// DescribeConfigs of its broker resource, DescribeProducers.
 	Handle(ctx context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error)
+
+	Tier
+}
+
+// Tier is the part of a node that tiering works with.
+type Tier interface {
+	// DescribeTier tells which segments the leader has and what it knows of the remote tier.
+	DescribeTier(ctx context.Context, req *storagev1.DescribeTierRequest) (*storagev1.DescribeTierResponse, error)
+	// UpdateTier tells leaders what the remote tier has.
+	UpdateTier(ctx context.Context, req *storagev1.UpdateTierRequest) (*storagev1.UpdateTierResponse, error)
+	// DescribeSegment checks a closed segment and gives what lies beside its records. NotLeaderOrFollower,
+	// FencedLeaderEpoch and OffsetOutOfRange (no such segment any more) mean that the caller has to look anew.
+	DescribeSegment(ctx context.Context, req *storagev1.DescribeSegmentRequest) (*storagev1.DescribeSegmentResponse, error)
+	// ReadSegment reads a part of the records of a closed segment, all that was asked for.
+	ReadSegment(ctx context.Context, req *storagev1.ReadSegmentRequest) (*storagev1.ReadSegmentResponse, error)
 }
 
 // Acks values of a produce request.
@@ -188,6 +203,14 @@ type FetchPartitionResult struct {
 	Diverging EpochEndOffset
 	Leader    CurrentLeader
 	Records   Records
+	// Tiered says that the offset is below the local log: its records, of which there are none here, are in the remote tier.
+	// TieredEpoch is the leader epoch of the offset, LocalLogStart where the local log begins. AbortedTransactions are then
+	// those that began in the remote part and ended in the local one.
+	Tiered        bool
+	TieredEpoch   int32
+	LocalLogStart int64
+	// RemoteEndOffset is the offset after the last record that is in the remote tier, as far as the node knows; 0 for none.
+	RemoteEndOffset int64
 }
 
 // AbortedTransaction is an aborted transaction that a read_committed reader must skip from FirstOffset on.
@@ -200,6 +223,12 @@ type AbortedTransaction struct {
 type EpochEndOffset struct {
 	Epoch     int32
 	EndOffset int64
+}
+
+// EpochStart is a leader epoch and the offset of its first record.
+type EpochStart struct {
+	Epoch       int32
+	StartOffset int64
 }
 
 // NoDivergence is the EpochEndOffset that says nothing.

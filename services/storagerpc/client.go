@@ -159,6 +159,26 @@ func (c *Client) Handle(ctx context.Context, req *storagev1.HandleRequest) (*sto
 	return c.control.Handle(ctx, req)
 }
 
+// DescribeTier asks the node.
+func (c *Client) DescribeTier(ctx context.Context, req *storagev1.DescribeTierRequest) (*storagev1.DescribeTierResponse, error) {
+	return c.control.DescribeTier(ctx, req)
+}
+
+// UpdateTier asks the node.
+func (c *Client) UpdateTier(ctx context.Context, req *storagev1.UpdateTierRequest) (*storagev1.UpdateTierResponse, error) {
+	return c.control.UpdateTier(ctx, req)
+}
+
+// DescribeSegment asks the node.
+func (c *Client) DescribeSegment(ctx context.Context, req *storagev1.DescribeSegmentRequest) (*storagev1.DescribeSegmentResponse, error) {
+	return c.control.DescribeSegment(ctx, req)
+}
+
+// ReadSegment asks the node.
+func (c *Client) ReadSegment(ctx context.Context, req *storagev1.ReadSegmentRequest) (*storagev1.ReadSegmentResponse, error) {
+	return c.control.ReadSegment(ctx, req)
+}
+
 // failed is the result of an append that the node did not answer.
 func failed(req *storage.AppendRequest, code errcode.Code, outcomeUnknown bool) *storage.AppendResult {
 	result := &storage.AppendResult{Partitions: make([]storage.PartitionAppendResult, len(req.Partitions))}

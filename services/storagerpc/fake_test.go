@@ -17,6 +17,7 @@ import (
 
 // fakeNode is a storage node whose behaviour a test sets.
 type fakeNode struct {
+	storage.Tier
 	onAppend func(*storage.AppendRequest, func(*storage.AppendResult))
 	onFetch  func(context.Context, *storage.FetchRequest) (*storage.FetchResult, error)
 	onList   func(*storagev1.ListOffsetsRequest) (*storagev1.ListOffsetsResponse, error)

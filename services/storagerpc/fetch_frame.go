@@ -147,7 +147,7 @@ var _ transport.Message = (*fetchResultFrame)(nil)
 func (f *fetchResultFrame) MarshalBuffers() (mem.BufferSlice, error) {
 	header := 40
 	for i := range f.partitions {
-		header += 88 + 24*len(f.partitions[i].AbortedTransactions)
+		header += 124 + 24*len(f.partitions[i].AbortedTransactions)
 	}
 	b := make([]byte, 0, header)
 	b = appendNumber(b, 1, f.id)
@@ -188,6 +188,12 @@ func encodePartitionPart(b []byte, p *partitionPart) []byte {
 	b = appendZigZag(b, 12, int64(p.Leader.Epoch))
 	b = appendNumber(b, 13, uint64(p.size))
 	b = appendBool(b, 14, p.more)
+	if p.Tiered {
+		b = appendBool(b, 15, true)
+		b = appendZigZag(b, 16, int64(p.TieredEpoch))
+		b = appendNumber(b, 17, uint64(p.LocalLogStart))
+	}
+	b = appendNumber(b, 18, uint64(p.RemoteEndOffset))
 	return closeNested(b, mark)
 }
 
@@ -279,6 +285,14 @@ func (p *partitionPart) number(field protowire.Number, v uint64) error {
 		p.size = int32(v)
 	case 14:
 		p.more = protowire.DecodeBool(v)
+	case 15:
+		p.Tiered = protowire.DecodeBool(v)
+	case 16:
+		p.TieredEpoch = zigZag32(v)
+	case 17:
+		p.LocalLogStart = int64(v)
+	case 18:
+		p.RemoteEndOffset = int64(v)
 	}
 	return nil
 }

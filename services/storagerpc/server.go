@@ -79,6 +79,26 @@ func (s *Server) Handle(ctx context.Context, req *storagev1.HandleRequest) (*sto
 	return s.node.Handle(ctx, req)
 }
 
+// DescribeTier asks the node.
+func (s *Server) DescribeTier(ctx context.Context, req *storagev1.DescribeTierRequest) (*storagev1.DescribeTierResponse, error) {
+	return s.node.DescribeTier(ctx, req)
+}
+
+// UpdateTier asks the node.
+func (s *Server) UpdateTier(ctx context.Context, req *storagev1.UpdateTierRequest) (*storagev1.UpdateTierResponse, error) {
+	return s.node.UpdateTier(ctx, req)
+}
+
+// DescribeSegment asks the node.
+func (s *Server) DescribeSegment(ctx context.Context, req *storagev1.DescribeSegmentRequest) (*storagev1.DescribeSegmentResponse, error) {
+	return s.node.DescribeSegment(ctx, req)
+}
+
+// ReadSegment asks the node.
+func (s *Server) ReadSegment(ctx context.Context, req *storagev1.ReadSegmentRequest) (*storagev1.ReadSegmentResponse, error) {
+	return s.node.ReadSegment(ctx, req)
+}
+
 // errClosing is what a client sees when the node stops.
 var errClosing = errcode.NetworkException.Wrap(errors.New("storage node is stopping"))
 

@@ -36,6 +36,7 @@ type partitionLog struct {
 
 // Node is a storage node that keeps batches in memory. The fields that are functions are set before it is used.
 type Node struct {
+	storage.Tier
 	cluster *Cluster
 	id      int32
 	// Refuse gives an append an error instead of carrying it out; nil or None lets it pass.

@@ -2,6 +2,7 @@ package fetcher
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -99,7 +100,7 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 	l.failures = 0
 	defer res.Release()
 	var taken sync.WaitGroup
-	var lost, brought []*part
+	var lost, tiered, brought []*part
 	bytes := 0
 	for i, p := range parts {
 		r := &res.Partitions[i]
@@ -124,6 +125,8 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 			})
 		case errcode.OffsetOutOfRange:
 			lost = append(lost, p)
+		case errcode.OffsetMovedToTieredStorage:
+			tiered = append(tiered, p)
 		default:
 			l.delay(p, r.Error)
 		}
@@ -133,14 +136,19 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 		l.rotate(brought[len(brought)-1])
 	}
 	l.news(brought)
-	if len(lost) == 0 {
+	if len(lost) == 0 && len(tiered) == 0 {
 		return
 	}
 	// The interrupt of the fetch is not meant for what follows; the end of the set is.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.worker.config.Timeout)
 	defer cancel()
 	defer context.AfterFunc(l.worker.set.ctx, cancel)() //nolint:contextcheck // two contexts end this: its own and the set's
-	l.rejoin(ctx, lost)
+	if len(lost) > 0 {
+		l.rejoin(ctx, lost)
+	}
+	if len(tiered) > 0 {
+		l.startLocally(ctx, tiered)
+	}
 }
 
 // failed waits before the next try when a fetch as a whole came to nothing.
@@ -247,6 +255,37 @@ func (l *lane) rejoin(ctx context.Context, lost []*part) {
 			continue
 		}
 		p.replica.Rejoin(p.leaderEpoch, start.GetOffset(), end.GetOffset())
+	}
+}
+
+// startLocally lets replicas go on where the leader's local log begins. The leader has all that they need to know of what is
+// before that, in the remote tier.
+func (l *lane) startLocally(ctx context.Context, tiered []*part) {
+	c := l.worker.config
+	node, err := c.Nodes(l.worker.leader)
+	if err != nil {
+		l.delayAll(tiered)
+		return
+	}
+	ask := &storagev1.DescribeTierRequest{MetadataOffset: c.MetadataOffset()}
+	for _, p := range tiered {
+		k := p.replica.Key()
+		ask.Partitions = append(ask.Partitions, &storagev1.DescribeTierPartition{
+			TopicId: k.TopicID[:], Partition: k.Partition, CurrentLeaderEpoch: p.leaderEpoch, FromOffset: math.MaxInt64, WithProducers: true,
+		})
+	}
+	resp, err := node.DescribeTier(ctx, ask)
+	if err != nil || len(resp.GetPartitions()) != len(tiered) {
+		l.delayAll(tiered)
+		return
+	}
+	for i, p := range tiered {
+		d := resp.GetPartitions()[i]
+		if code := errcode.Code(d.GetErrorCode()); code != errcode.None {
+			l.delay(p, code)
+			continue
+		}
+		p.replica.StartLocally(p.leaderEpoch, d)
 	}
 }
 

@@ -52,7 +52,7 @@ func (l *Log) load(clean bool) error {
 			return err
 		}
 	}
-	l.logStart = max(l.logStart, l.segments[0].base)
+	l.logStart = l.loadedStart(epochsKnown)
 	l.recoveryPoint = min(l.recoveryPoint, l.logEnd)
 	if clean {
 		l.recoveryPoint = l.logEnd

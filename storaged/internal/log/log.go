@@ -136,8 +136,10 @@ type Log struct {
 	highWatermark int64
 	firstUnstable int64
 	recoveryPoint int64
-	lastFlush     time.Time
-	epochs        epochs
+	// remoteEnd is the offset after the last record that the remote tier has; 0 for none.
+	remoteEnd int64
+	lastFlush time.Time
+	epochs    epochs
 	// epochsDirty, metadataDirty and dirDirty say what a flush has to make durable beside the segments.
 	epochsDirty   bool
 	metadataDirty bool

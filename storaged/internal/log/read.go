@@ -38,6 +38,11 @@ func (l *Log) read(offset int64, maxBytes int, limit int64, minOne bool) (storag
 		return storage.Records{}, errcode.OffsetOutOfRange.Errorf("Received request for offset %d for partition %s-%d, "+
 			"but we only have log segments in the range %d to %d.", offset, l.topic, l.partition, start, end)
 	}
+	if offset < l.segments[0].base {
+		start := l.segments[0].base
+		l.mu.RUnlock()
+		return storage.Records{}, errcode.OffsetMovedToTieredStorage.Errorf("The offset %d is in the remote tier; the local log begins at %d.", offset, start)
+	}
 	limit = min(limit, l.logEnd)
 	v, ok := l.viewOf(offset)
 	l.mu.RUnlock()

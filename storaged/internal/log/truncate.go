@@ -36,7 +36,7 @@ func (l *Log) TruncateTo(offset int64) error {
 		return nil
 	}
 	if offset < l.segments[0].base {
-		return l.TruncateFullyAndStartAt(offset)
+		return l.truncateBelowLocal(offset)
 	}
 	l.ioMu.Lock()
 	defer l.ioMu.Unlock()
@@ -307,9 +307,13 @@ func (l *Log) DeleteRetired(now time.Time) (bool, error) {
 	before := l.logStart
 	_, err := l.deleteHidden()
 	if err == nil && l.config.CleanupDelete {
-		err = l.deleteBySize()
+		maxMs, maxBytes := l.localRetention()
+		err = l.deleteBySize(maxBytes)
 		if err == nil {
-			err = l.deleteByTime(now)
+			err = l.deleteByTime(now, maxMs)
+		}
+		if err == nil {
+			err = l.rollExpired(now)
 		}
 	}
 	l.unloadIdle()
@@ -322,11 +326,11 @@ func (l *Log) deleteHidden() (int, error) {
 	})
 }
 
-func (l *Log) deleteBySize() error {
-	if l.config.RetentionBytes < 0 {
+func (l *Log) deleteBySize(maxBytes int64) error {
+	if maxBytes < 0 {
 		return nil
 	}
-	excess := l.Size() - l.config.RetentionBytes
+	excess := l.Size() - maxBytes
 	if excess < 0 {
 		return nil
 	}
@@ -340,8 +344,8 @@ func (l *Log) deleteBySize() error {
 	return err
 }
 
-func (l *Log) deleteByTime(now time.Time) error {
-	if l.config.RetentionMs < 0 {
+func (l *Log) deleteByTime(now time.Time, maxMs int64) error {
+	if maxMs < 0 {
 		return nil
 	}
 	_, err := l.deleteWhile(func(i int) (bool, error) {
@@ -352,7 +356,7 @@ func (l *Log) deleteByTime(now time.Time) error {
 			}
 			t, err = l.largestTime(l.segments[i])
 		}
-		return err == nil && now.UnixMilli()-t > l.config.RetentionMs, err
+		return err == nil && now.UnixMilli()-t > maxMs, err
 	})
 	return err
 }
@@ -367,7 +371,7 @@ func (l *Log) deleteWhile(condition func(i int) (bool, error)) (int, error) {
 		if !last {
 			end = l.segments[n+1].base
 		}
-		if l.highWatermark < end || last && l.segments[n].size == 0 {
+		if l.highWatermark < end || last && l.segments[n].size == 0 || !l.deletable(end) {
 			break
 		}
 		ok, err := condition(n)
@@ -388,8 +392,11 @@ func (l *Log) deleteWhile(condition func(i int) (bool, error)) (int, error) {
 		}
 	}
 	old, next := l.segments[:n], l.segments[n].base
-	if err := l.moveStart(next); err != nil {
-		return 0, err
+	// What has been copied stays a part of the log.
+	if !l.copied() {
+		if err := l.moveStart(next); err != nil {
+			return 0, err
+		}
 	}
 	l.mu.Lock()
 	l.segments = slices.Clone(l.segments[n:])

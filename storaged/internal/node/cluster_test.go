@@ -312,6 +312,8 @@ func (c *cluster) alter(req *kmsg.AlterPartitionRequest) *kmsg.AlterPartitionRes
 	return resp
 }
 
+func buffersOf(b []byte) storage.Buffers { return mem.BufferSlice{mem.SliceBuffer(b)} }
+
 // batch makes a batch of records with these values.
 func batch(values ...string) storage.Buffers {
 	return producerBatch(recordbatch.NoProducerID, 0, values...)

@@ -105,7 +105,7 @@ func (f *fetch) read(first bool) (res *storage.FetchResult, enough bool) {
 			minOne = false
 		}
 		left, bytes = max(0, left-n), bytes+n
-		if out.Error != errcode.None || out.Diverging != storage.NoDivergence {
+		if out.Error != errcode.None || out.Diverging != storage.NoDivergence || out.Tiered {
 			enough = true
 			continue
 		}

@@ -51,6 +51,8 @@ func (n *Node) ListOffsets(ctx context.Context, req *storagev1.ListOffsetsReques
 		resp.Partitions = append(resp.Partitions, &storagev1.ListOffsetsPartitionResult{
 			TopicId: q.GetTopicId(), Partition: q.GetPartition(), ErrorCode: int32(found.Code),
 			Timestamp: found.Timestamp, Offset: found.Offset, LeaderEpoch: found.LeaderEpoch,
+			SearchTier: found.SearchTier, LogStartOffset: found.LogStart, LocalLogStartOffset: found.LocalStart,
+			CurrentLeaderEpoch: found.CurrentLeaderEpoch,
 		})
 	}
 	return resp, nil

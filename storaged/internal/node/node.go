@@ -81,6 +81,8 @@ type Node struct {
 	quotas     quotas
 	waiting    waitingCounts
 	pools      *log.Pools
+	// describing has a place for each segment that may be checked at a time.
+	describing chan struct{}
 
 	stopping chan struct{}
 	tasks    sync.WaitGroup
@@ -111,7 +113,8 @@ func New(o Options) *Node {
 	}
 	n := &Node{
 		o: o, metrics: &replica.Metrics{}, replicas: map[replica.Key]*replica.Replica{}, stopping: make(chan struct{}), pools: &log.Pools{},
-		rackAware: o.Static.String("replica.selector.class") == rackAwareSelector,
+		describing: make(chan struct{}, maxDescribing),
+		rackAware:  o.Static.String("replica.selector.class") == rackAwareSelector,
 	}
 	empty := metadata.Empty(o.Dirs.ClusterID())
 	n.newest.Store(empty)

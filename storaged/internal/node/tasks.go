@@ -21,6 +21,7 @@ func (n *Node) startTasks(ctx context.Context) {
 	logStarts := &checkpointWriter{node: n}
 	n.every(ctx, config.Duration("log.flush.start.offset.checkpoint.interval.ms"), logStarts.logStarts)
 	n.every(ctx, config.Duration("log.retention.check.interval.ms"), n.retain)
+	n.every(ctx, config.Duration("remote.log.manager.task.interval.ms"), n.retainTiered)
 	n.every(ctx, config.Duration("log.flush.scheduler.interval.ms"), n.flushDue)
 	n.every(ctx, time.Second, n.releaseHeld)
 }
@@ -66,6 +67,16 @@ func (n *Node) retain() {
 	}
 }
 
+// retainTiered is retain for tiered logs alone, whose local part may be meant to be short.
+func (n *Node) retainTiered() {
+	now := time.Now()
+	for _, r := range n.all() {
+		if r.Tiered() {
+			r.Retain(now)
+		}
+	}
+}
+
 // flushDue makes logs durable that have not been flushed for flush.ms.
 func (n *Node) flushDue() {
 	now := time.Now()
@@ -92,7 +103,7 @@ func (w *checkpointWriter) recoveryPoints() {
 func (w *checkpointWriter) logStarts() {
 	w.write(logdir.LogStartFile, func(r *replica.Replica) (int64, bool) {
 		start, segments := r.Log().LogStartOffset(), r.Log().Segments()
-		return start, len(segments) == 0 || start > segments[0].BaseOffset
+		return start, len(segments) == 0 || start != segments[0].BaseOffset
 	})
 }
 

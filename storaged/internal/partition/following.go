@@ -31,9 +31,10 @@ func (p *Partition) Truncated(logEnd int64) Effects {
 	return Effects{LookAgain: true}
 }
 
-// Restarted says that the log was emptied and starts anew at an offset.
-func (p *Partition) Restarted(logStart int64) Effects {
-	p.logStart, p.highWatermark, p.logEnd = logStart, logStart, logStart
+// Restarted says that the log was emptied and goes on at an offset. What is before it, down to the log's start, is in the
+// remote tier.
+func (p *Partition) Restarted(logStart, logEnd int64) Effects {
+	p.logStart, p.highWatermark, p.logEnd = logStart, logEnd, logEnd
 	return Effects{LookAgain: true}
 }
 

@@ -25,7 +25,8 @@ type Copied struct {
 func (r *Replica) News(res *storage.FetchPartitionResult) bool {
 	v := r.View()
 	return res.Records.Len() > 0 || res.Diverging != storage.NoDivergence ||
-		min(res.HighWatermark, v.LogEnd) > v.HighWatermark || res.LogStartOffset > v.LogStart
+		min(res.HighWatermark, v.LogEnd) > v.HighWatermark || res.LogStartOffset > v.LogStart ||
+		res.RemoteEndOffset != v.RemoteEnd
 }
 
 // errLeaderFile says that a leader in this process could not be read from: its trouble, not the follower's.
@@ -66,6 +67,10 @@ func (r *Replica) copyIn(c *Copied) error {
 		}
 		r.startMoved()
 	}
+	if res.RemoteEndOffset != r.Log().RemoteEndOffset() {
+		r.Log().SetRemoteEndOffset(res.RemoteEndOffset)
+		r.publish()
+	}
 	return nil
 }
 
@@ -104,6 +109,7 @@ func (r *Replica) cut(leader storage.EpochEndOffset) error {
 	if err := r.Log().TruncateTo(to); err != nil {
 		return fmt.Errorf("truncate to %d: %w", to, err)
 	}
+	r.Log().SetRemoteEndOffset(0)
 	out := r.machine.Truncated(r.Log().LogEndOffset())
 	r.Log().SetHighWatermark(r.machine.HighWatermark())
 	r.apply(out)
@@ -115,7 +121,8 @@ func (r *Replica) restartAt(offset int64) error {
 	if err := r.Log().TruncateFullyAndStartAt(offset); err != nil {
 		return fmt.Errorf("start anew at %d: %w", offset, err)
 	}
-	out := r.machine.Restarted(offset)
+	r.Log().SetRemoteEndOffset(0)
+	out := r.machine.Restarted(offset, offset)
 	r.Log().SetHighWatermark(offset)
 	r.apply(out)
 	return nil

@@ -29,6 +29,11 @@ type Offset struct {
 	Timestamp   int64
 	Offset      int64
 	LeaderEpoch int32
+	// SearchTier says that records before the local log may be what was asked for: those from LogStart up to LocalStart are in the
+	// remote tier, in the history of CurrentLeaderEpoch.
+	SearchTier           bool
+	LogStart, LocalStart int64
+	CurrentLeaderEpoch   int32
 }
 
 func noOffset(code errcode.Code) Offset {
@@ -62,10 +67,12 @@ func (r *Replica) FindOffset(req *storagev1.ListOffsetsRequest, q *storagev1.Lis
 			return noOffset(errcode.OffsetNotAvailable)
 		}
 		return Offset{Timestamp: -1, Offset: end, LeaderEpoch: v.LeaderEpoch}
-	case earliest, earliestLocal:
-		return Offset{Timestamp: -1, Offset: v.LogStart, LeaderEpoch: r.firstEpoch(v)}
+	case earliest:
+		return r.positionAt(v.LogStart)
+	case earliestLocal:
+		return r.positionAt(v.LocalStart)
 	case latestTiered, earliestPendingUpload:
-		return noOffset(errcode.None)
+		return r.tierPosition(v, t)
 	case maxTimestamp:
 		found, ok, err := r.Log().OffsetOfMaxTimestamp()
 		return r.searched(found, ok, err, end, lagging)
@@ -74,12 +81,34 @@ func (r *Replica) FindOffset(req *storagev1.ListOffsetsRequest, q *storagev1.Lis
 			return noOffset(errcode.UnsupportedVersion)
 		}
 		found, ok, err := r.Log().OffsetForTimestamp(t)
-		return r.searched(found, ok, err, end, lagging)
+		out := r.searched(found, ok, err, end, lagging)
+		out.SearchTier = v.LocalStart > v.LogStart && replica == clientReplicaID
+		out.LogStart, out.LocalStart, out.CurrentLeaderEpoch = v.LogStart, v.LocalStart, v.LeaderEpoch
+		return out
 	}
 }
 
-// firstEpoch is the epoch of the log's first offset; of an empty log it is the one that begins there.
-func (r *Replica) firstEpoch(v *View) int32 { return r.Log().EpochForOffset(v.LogStart) }
+// positionAt is the answer that names an offset of the log, with its epoch; of an empty log it is the one that begins there.
+func (r *Replica) positionAt(offset int64) Offset {
+	return Offset{Timestamp: -1, Offset: offset, LeaderEpoch: r.Log().EpochForOffset(offset)}
+}
+
+// tierPosition is the last offset in the remote tier, or the first that still has to come there; nothing for a log that is not
+// tiered, and while a new leader has not been told what is there.
+func (r *Replica) tierPosition(v *View, position int64) Offset {
+	if !r.tiered.Load() {
+		return noOffset(errcode.None)
+	}
+	switch {
+	case position == latestTiered && v.RemoteEnd == 0:
+		return noOffset(errcode.None)
+	case position == latestTiered:
+		return r.positionAt(v.RemoteEnd - 1)
+	case v.RemoteEnd == 0 && v.LocalStart > v.LogStart:
+		return noOffset(errcode.None)
+	}
+	return r.positionAt(max(v.RemoteEnd, v.LogStart))
+}
 
 // searched is the answer of a search. What is found beyond the reader's bound does not exist for it.
 func (r *Replica) searched(found log.TimestampOffset, ok bool, err error, end int64, lagging bool) Offset {

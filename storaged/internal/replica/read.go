@@ -54,7 +54,7 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 	res = storage.FetchPartitionResult{
 		TopicID: p.TopicID, Partition: p.Partition,
 		HighWatermark: v.HighWatermark, LastStableOffset: v.LastStable, LogStartOffset: v.LogStart,
-		PreferredReadReplica: -1, Diverging: storage.NoDivergence, Leader: storage.NoLeader,
+		PreferredReadReplica: -1, Diverging: storage.NoDivergence, Leader: storage.NoLeader, RemoteEndOffset: v.RemoteEnd,
 	}
 	if code := r.checkDivergence(p, v, &res); code != errcode.None {
 		return r.outOfRange(p, v, code), v
@@ -64,6 +64,9 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 	}
 	if p.FetchOffset < v.LogStart || p.FetchOffset > v.LogEnd {
 		return r.outOfRange(p, v, errcode.OffsetOutOfRange), v
+	}
+	if p.FetchOffset < v.LocalStart {
+		return r.movedToTier(req, p, v, &res), v
 	}
 	end := v.End(BoundOf(req))
 	if p.FetchOffset >= end || maxBytes <= 0 && !minOne {
@@ -75,6 +78,9 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 	}
 	if err != nil {
 		records.Release()
+		if errcode.Of(err) == errcode.OffsetMovedToTieredStorage {
+			return r.movedToTier(req, p, v, &res), v // it was deleted here since the view was made
+		}
 		return r.readFailed(p, v, err), v
 	}
 	res.Records = records

@@ -70,6 +70,8 @@ type Replica struct {
 	flushMs atomic.Int64
 	// leaderThrottled and followerThrottled say whether the topic's configs put this partition's copying under the quotas.
 	leaderThrottled, followerThrottled atomic.Bool
+	// tiered is remote.storage.enable.
+	tiered atomic.Bool
 
 	// The rest belongs to the loop.
 	machine *partition.Partition
@@ -158,6 +160,7 @@ func (r *Replica) Apply(self int32, reg *metadata.Partition, done func()) {
 		}
 		r.apply(out)
 		if v := r.View(); v.LeaderEpoch != before.LeaderEpoch || v.Role != before.Role {
+			r.forgetTier()
 			r.env.Logger.Debug("replica has a new role", "partition", r.String(), "leader", v.Leader, "epoch", v.LeaderEpoch,
 				"leads", v.Leads(), "log_end", v.LogEnd, "high_watermark", v.HighWatermark)
 		}
@@ -169,6 +172,7 @@ func (r *Replica) configure(c *configdef.Topic) {
 	r.flushMs.Store(min(c.FlushMs, math.MaxInt64/int64(time.Millisecond)))
 	r.leaderThrottled.Store(r.throttledBy(c.LeaderThrottledReplicas))
 	r.followerThrottled.Store(r.throttledBy(c.FollowerThrottledReplicas))
+	r.tiered.Store(c.RemoteStorageEnable)
 	r.makeRules()
 }
 
@@ -186,6 +190,12 @@ func (r *Replica) Configure(c *configdef.Topic) {
 		r.configure(c)
 		if r.usable() {
 			r.Log().SetConfig(c)
+			if moved, err := r.Log().DropRemote(); err != nil {
+				r.fail(fmt.Errorf("leave the remote tier: %w", err))
+				return
+			} else if moved {
+				r.startMoved()
+			}
 			now := time.Now()
 			r.apply(r.machine.SetMinISR(now, c.MinInsyncReplicas))
 		}
@@ -331,15 +341,20 @@ func (r *Replica) Retain(now time.Time) {
 			return
 		}
 		r.Log().ExpireProducers(now)
-		moved, err := r.Log().DeleteRetired(now)
-		if err != nil {
-			r.fail(fmt.Errorf("retention: %w", err))
-			return
-		}
-		if moved {
-			r.startMoved()
-		}
+		r.deleteRetired(now)
 	})
+}
+
+func (r *Replica) deleteRetired(now time.Time) {
+	moved, err := r.Log().DeleteRetired(now)
+	switch {
+	case err != nil:
+		r.fail(fmt.Errorf("retention: %w", err))
+	case moved:
+		r.startMoved()
+	case r.Log().LocalLogStartOffset() != r.View().LocalStart:
+		r.publish()
+	}
 }
 
 // startMoved takes in that the log begins at a later offset.

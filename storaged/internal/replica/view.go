@@ -12,8 +12,12 @@ type View struct {
 	LeaderEpoch    int32
 	PartitionEpoch int32
 	// EpochStart is where the leader's epoch began; a leader's only.
-	EpochStart    int64
-	LogStart      int64
+	EpochStart int64
+	LogStart   int64
+	// LocalStart is where the log begins here; what is before it is in the remote tier. RemoteEnd is the offset after the last
+	// record there, as far as is known; 0 for none.
+	LocalStart    int64
+	RemoteEnd     int64
 	HighWatermark int64
 	LastStable    int64
 	LogEnd        int64
@@ -93,6 +97,8 @@ func (r *Replica) publish() {
 	v.LastStable = v.HighWatermark
 	if r.Log() != nil {
 		v.LastEpoch = r.Log().LatestEpoch()
+		v.LocalStart = r.Log().LocalLogStartOffset()
+		v.RemoteEnd = r.Log().RemoteEndOffset()
 		v.LastStable = min(v.HighWatermark, r.Log().LastStableOffset())
 	}
 	old := r.view.Swap(v)

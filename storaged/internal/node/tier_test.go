@@ -1,0 +1,184 @@
+package node_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	storagev1 "chancery/proto/storage/v1"
+	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/metarecord"
+	"chancery/services/kafka/uuid"
+	"chancery/services/storage"
+	"chancery/storaged/internal/node"
+)
+
+// tieredTopic makes a topic whose segments have one record each and may leave the node as soon as they are remote.
+func tieredTopic(c *cluster, replicas ...int32) uuid.UUID {
+	set := func(name, value string) metarecord.Record {
+		return &metarecord.ConfigRecord{ResourceType: 2, ResourceName: "tiered", Name: name, Value: &value}
+	}
+	c.commit(set("remote.storage.enable", "true"), set("local.retention.ms", "1000"), set("internal.segment.bytes", "80"),
+		set("file.delete.delay.ms", "0"))
+	topic := c.topic("tiered", 1, replicas...)
+	c.commit(&metarecord.ShardRecord{Kind: 4, Shard: 3, Owner: 1, Epoch: 2})
+	return topic
+}
+
+func updateTier(t *testing.T, n *node.Node, topic uuid.UUID, edit func(*storagev1.UpdateTierPartition)) *storagev1.UpdateTierPartitionResult {
+	t.Helper()
+	q := &storagev1.UpdateTierPartition{TopicId: topic[:], Shard: 3, ShardEpoch: 2, LogStartOffset: -1}
+	edit(q)
+	resp, err := n.UpdateTier(t.Context(), &storagev1.UpdateTierRequest{Partitions: []*storagev1.UpdateTierPartition{q}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetPartitions()[0]
+}
+
+func describeTier(t *testing.T, n *node.Node, topic uuid.UUID) *storagev1.TierDescription {
+	t.Helper()
+	resp, err := n.DescribeTier(t.Context(), &storagev1.DescribeTierRequest{Partitions: []*storagev1.DescribeTierPartition{{TopicId: topic[:], CurrentLeaderEpoch: -1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetPartitions()[0]
+}
+
+func offsetOf(t *testing.T, n *node.Node, topic uuid.UUID, position int64) int64 {
+	t.Helper()
+	r := latest(t, n, topic, func(q *storagev1.ListOffsetsPartition) { q.Timestamp = position })
+	if r.GetErrorCode() != 0 {
+		t.Fatalf("position %d: %+v", position, r)
+	}
+	return r.GetOffset()
+}
+
+func TestTieredPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		topic := tieredTopic(c, 1, 2)
+		leader := c.node(1)
+		for i := range 8 {
+			if r := produce(leader, appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i)))); r.Error != errcode.None {
+				t.Fatalf("%+v", r)
+			}
+		}
+		pass(5 * time.Second)
+		d := describeTier(t, leader, topic)
+		if len(d.GetSegments()) != 8 || d.GetLastStableOffset() != 8 || len(d.GetEpochs()) != 1 {
+			t.Fatalf("%+v", d)
+		}
+		positions := func(n *node.Node) string {
+			return fmt.Sprint(offsetOf(t, n, topic, -2), offsetOf(t, n, topic, -4), offsetOf(t, n, topic, -5), offsetOf(t, n, topic, -6))
+		}
+		if got := positions(leader); got != "0 0 -1 0" {
+			t.Fatal(got)
+		}
+		checkSegment(t, leader, topic, d.GetSegments()[2])
+
+		// Only the owner of the shard, and only about this leader's log, is believed.
+		for code, edit := range map[errcode.Code]func(*storagev1.UpdateTierPartition){
+			errcode.NotCoordinator:      func(q *storagev1.UpdateTierPartition) { q.ShardEpoch = 1 },
+			errcode.NotLeaderOrFollower: func(q *storagev1.UpdateTierPartition) { q.ShardEpoch = 3 },
+			errcode.UnknownLeaderEpoch:  func(q *storagev1.UpdateTierPartition) { q.LeaderEpoch = 1 },
+		} {
+			if r := updateTier(t, leader, topic, edit); errcode.Code(r.GetErrorCode()) != code {
+				t.Fatalf("%s: %+v", code.Name(), r)
+			}
+		}
+		if r := updateTier(t, leader, topic, func(q *storagev1.UpdateTierPartition) { q.RemoteEndOffset = 6 }); r.GetErrorCode() != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if got := positions(leader); got != "0 6 5 6" {
+			t.Fatal(got)
+		}
+		r := fetch(t, leader, fetchRequest(topic, 2))
+		if r.Error != errcode.None || !r.Tiered || r.TieredEpoch != 0 || r.LocalLogStart != 6 || r.Records.Len() != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if r := latest(t, leader, topic, func(q *storagev1.ListOffsetsPartition) { q.Timestamp = 5 }); !r.GetSearchTier() || r.GetLocalLogStartOffset() != 6 {
+			t.Fatalf("%+v", r)
+		}
+		// The follower deletes by what the leader tells it.
+		eventually(t, "the follower's local log begins later", func() bool {
+			r := fetchFollower(t, c.node(2), topic, 2)
+			return r.Tiered && r.LocalLogStart == 6
+		})
+
+		// A new replica begins behind the remote tier, and knows the log's start and epochs all the same.
+		change := metarecord.NewPartitionChange(topic, 0)
+		change.Replicas = []int32{1, 2, 3}
+		c.commit(change)
+		eventually(t, "the new replica is in sync", func() bool { return sameSet(c.partition(topic).ISR, 1, 2, 3) })
+		c.elect(topic, 3, 1, 2, 3)
+		if got := positions(c.node(3)); got != "0 6 -1 -1" {
+			t.Fatal(got) // it has not been told yet what is remote
+		}
+		if r := updateTier(t, c.node(3), topic, func(q *storagev1.UpdateTierPartition) { q.LeaderEpoch, q.RemoteEndOffset = 1, 6 }); r.GetErrorCode() != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if got := positions(c.node(3)); got != "0 6 5 6" {
+			t.Fatal(got)
+		}
+		ends, err := c.node(3).OffsetForLeaderEpoch(t.Context(), &storagev1.OffsetForLeaderEpochRequest{Partitions: []*storagev1.OffsetForLeaderEpochPartition{
+			{TopicId: topic[:], CurrentLeaderEpoch: -1, LeaderEpoch: 0},
+		}})
+		if err != nil || ends.GetPartitions()[0].GetEndOffset() != 8 {
+			t.Fatal(ends, err)
+		}
+
+		// The owner moves the log's start, in the remote part and beyond it.
+		for _, start := range []int64{3, 7} {
+			r := updateTier(t, c.node(3), topic, func(q *storagev1.UpdateTierPartition) {
+				q.LeaderEpoch, q.RemoteEndOffset, q.LogStartOffset = 1, 6, start
+			})
+			if r.GetErrorCode() != 0 || r.GetLogStartOffset() != start {
+				t.Fatalf("%+v", r)
+			}
+		}
+		eventually(t, "followers begin there too", func() bool { return fetchFollower(t, c.node(1), topic, 7).LogStartOffset == 7 })
+		if r := fetch(t, c.node(3), fetchRequest(topic, 5)); r.Error != errcode.OffsetOutOfRange {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+// fetchFollower reads from a node that does not lead, as a consumer in its rack.
+func fetchFollower(t *testing.T, n *node.Node, topic uuid.UUID, offset int64) storage.FetchPartitionResult {
+	t.Helper()
+	req := fetchRequest(topic, offset)
+	req.RackID = "somewhere"
+	r := fetch(t, n, req)
+	r.Records.Release()
+	return r
+}
+
+// checkSegment reads a segment as tiering does.
+func checkSegment(t *testing.T, n *node.Node, topic uuid.UUID, s *storagev1.LocalSegment) {
+	t.Helper()
+	d, err := n.DescribeSegment(t.Context(), &storagev1.DescribeSegmentRequest{TopicId: topic[:], BaseOffset: s.GetBaseOffset()})
+	if err != nil || d.GetEndOffset() != s.GetEndOffset() || d.GetSizeBytes() != s.GetSizeBytes() || len(d.GetEpochs()) != 1 {
+		t.Fatal(d, err)
+	}
+	data, err := n.ReadSegment(t.Context(), &storagev1.ReadSegmentRequest{TopicId: topic[:], BaseOffset: s.GetBaseOffset(), Length: int32(s.GetSizeBytes())})
+	if err != nil || data.GetCrc32C() != d.GetCrc32C() {
+		t.Fatal(err)
+	}
+	if got := values(t, storage.FetchPartitionResult{Records: storage.Records{Buffers: buffersOf(data.GetData())}}); !slices.Equal(got, []string{fmt.Sprint(s.GetBaseOffset())}) {
+		t.Fatal(got)
+	}
+	for _, base := range []int64{1 << 40, 7} { // none, and the active one
+		_, err := n.DescribeSegment(t.Context(), &storagev1.DescribeSegmentRequest{TopicId: topic[:], BaseOffset: base})
+		if errcode.Of(err) != errcode.OffsetOutOfRange {
+			t.Fatal(base, err)
+		}
+	}
+	_, err = n.ReadSegment(t.Context(), &storagev1.ReadSegmentRequest{TopicId: topic[:], BaseOffset: s.GetBaseOffset(), Length: 1 << 30})
+	if err == nil || !strings.Contains(err.Error(), "want 1 to") {
+		t.Fatal(err)
+	}
+}
