@@ -60,15 +60,23 @@ func (n *fakeNode) log(p int32) *fakeLog {
 func (n *fakeNode) Append(req *storage.AppendRequest, done func(*storage.AppendResult)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := &req.Partitions[0]
+	if n.silent {
+		return
+	}
+	result := &storage.AppendResult{}
+	for i := range req.Partitions {
+		result.Partitions = append(result.Partitions, n.append(req, &req.Partitions[i]))
+	}
+	go done(result)
+}
+
+func (n *fakeNode) append(req *storage.AppendRequest, p *storage.PartitionAppend) storage.PartitionAppendResult {
 	l := n.log(p.Partition)
 	r := storage.PartitionAppendResult{TopicID: p.TopicID, Partition: p.Partition, BaseOffset: -1}
 	switch {
-	case n.silent:
-		return
 	case req.WriterEpoch < n.image().Shard(metadata.GroupShard, p.Partition).Epoch:
 		r.Error = errcode.NotCoordinator
-	case req.EndOffset != l.end:
+	case p.EndOffset != l.end:
 		r.Error = errcode.OffsetOutOfRange
 	default:
 		batch := p.Records.Materialize()
@@ -77,7 +85,7 @@ func (n *fakeNode) Append(req *storage.AppendRequest, done func(*storage.AppendR
 		r.BaseOffset = l.end
 		l.run, l.end = append(l.run, batch...), h.NextOffset()
 	}
-	go done(&storage.AppendResult{Partitions: []storage.PartitionAppendResult{r}})
+	return r
 }
 
 func (n *fakeNode) ListOffsets(_ context.Context, req *storagev1.ListOffsetsRequest) (*storagev1.ListOffsetsResponse, error) {

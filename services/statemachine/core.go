@@ -11,6 +11,12 @@ import (
 // lengths and the number of headers.
 const maxRecordOverhead = 32
 
+// The bounds of the batches that are appended together.
+const (
+	maxRunBatches = 64
+	maxRunBytes   = 4 << 20
+)
+
 // outcome is what a caller is told.
 type outcome[A any] struct {
 	reply A
@@ -20,6 +26,7 @@ type outcome[A any] struct {
 // batch is records on their way into the log, and the answers that wait for them.
 type batch[R, A any] struct {
 	builder *recordbatch.Builder
+	frame   Frame
 	records []R
 	answers []answer[A]
 	// answerBy is when those answers are due, whatever becomes of the records.
@@ -31,15 +38,16 @@ type batch[R, A any] struct {
 type core[C, R, A any] struct {
 	machine       Machine[C, R, A]
 	codec         Codec[R]
+	framer        Framer[R] // nil when all batches are plain
 	batchOptions  recordbatch.BatchOptions
 	codecs        *recordbatch.Codecs
 	maxBatchBytes int
 	answerTimeout time.Duration
 
 	waiters map[Ticket]chan outcome[A]
-	// batches are those that are not settled, oldest first; the first one is being appended while inFlight is set.
+	// batches are those that are not settled, oldest first; the first inFlight of them are being appended.
 	batches     []*batch[R, A]
-	inFlight    bool
+	inFlight    int
 	queuedBytes int
 	// end is where the log ends.
 	end int64
@@ -128,7 +136,7 @@ func (c *core[C, R, A]) enqueue(now time.Time, records []R, split bool) {
 		case i > 0:
 			room = 0
 		}
-		b := c.openBatch(now, room)
+		b := c.openBatch(now, room, c.frameOf(r))
 		before := b.builder.Size()
 		var value []byte
 		if s.hasValue {
@@ -140,59 +148,88 @@ func (c *core[C, R, A]) enqueue(now time.Time, records []R, split bool) {
 	}
 }
 
-// openBatch is the batch that takes records of a size.
-func (c *core[C, R, A]) openBatch(now time.Time, room int) *batch[R, A] {
-	if n := len(c.batches); n > 1 || n == 1 && !c.inFlight {
+// frameOf is the frame of the batch that a record goes into.
+func (c *core[C, R, A]) frameOf(r R) Frame {
+	if c.framer == nil {
+		return plainFrame
+	}
+	return c.framer.Frame(r)
+}
+
+// openBatch is the batch that takes records of a size and a frame. A control batch has one record.
+func (c *core[C, R, A]) openBatch(now time.Time, room int, frame Frame) *batch[R, A] {
+	if n := len(c.batches); n > c.inFlight {
 		b := c.batches[n-1]
-		if b.builder.Size()+room <= c.maxBatchBytes {
+		if b.frame == frame && !frame.Control && b.builder.Size()+room <= c.maxBatchBytes {
 			return b
 		}
 	}
-	b := &batch[R, A]{builder: c.takeBuilder(), answerBy: now.Add(c.answerTimeout)}
+	b := &batch[R, A]{builder: c.takeBuilder(frame), frame: frame, answerBy: now.Add(c.answerTimeout)}
 	c.queuedBytes += b.builder.Size()
 	c.batches = append(c.batches, b)
 	return b
 }
 
-func (c *core[C, R, A]) takeBuilder() *recordbatch.Builder {
+func (c *core[C, R, A]) takeBuilder(frame Frame) *recordbatch.Builder {
+	options := c.batchOptions
+	if frame != plainFrame {
+		options.ProducerID, options.ProducerEpoch = frame.ProducerID, frame.ProducerEpoch
+		options.Transactional, options.Control = true, frame.Control
+		if frame.Control {
+			options.Codec = recordbatch.None
+		} else {
+			options.BaseSequence = 0 // coordinators do not count; Kafka writes 0
+		}
+	}
 	n := len(c.builders)
 	if n == 0 {
-		return recordbatch.NewBuilder(c.codecs, c.batchOptions)
+		return recordbatch.NewBuilder(c.codecs, options)
 	}
 	b := c.builders[n-1]
 	c.builders = c.builders[:n-1]
-	b.Reset(c.batchOptions)
+	b.Reset(options)
 	return b
 }
 
-// flush gives the batch that is to be appended now, if there is one, and where the log has to end for it.
-func (c *core[C, R, A]) flush(now time.Time) (bytes []byte, end int64, ok bool) {
-	if c.inFlight || len(c.batches) == 0 {
+// flush gives the run of batches that is to be appended now, if there is one, and where the log has to end for it.
+func (c *core[C, R, A]) flush(now time.Time) (run [][]byte, end int64, ok bool) {
+	if c.inFlight > 0 || len(c.batches) == 0 {
 		return nil, 0, false
 	}
-	bytes, err := c.batches[0].builder.Build()
-	if err != nil {
-		c.refused(now, errcode.Of(err))
-		return nil, 0, false
+	size := 0
+	for _, b := range c.batches {
+		if len(run) == maxRunBatches || len(run) > 0 && size+b.builder.Size() > maxRunBytes {
+			break
+		}
+		bytes, err := b.builder.Build()
+		if err != nil {
+			c.refused(now, errcode.Of(err))
+			return nil, 0, false
+		}
+		size += b.builder.Size()
+		run = append(run, bytes)
 	}
-	c.inFlight = true
-	c.stats.Batches.Add(1)
-	return bytes, c.end, true
+	c.inFlight = len(run)
+	c.stats.Batches.Add(int64(len(run)))
+	return run, c.end, true
 }
 
-// appended settles the batch in flight: it is in the log from base on, and durable.
+// appended settles the batches in flight: they are in the log from base on, and durable.
 func (c *core[C, R, A]) appended(now time.Time, base int64) {
-	b := c.batches[0]
-	c.batches[0] = nil
-	c.batches = c.batches[1:]
-	c.inFlight = false
-	c.queuedBytes -= b.builder.Size()
-	c.builders = append(c.builders, b.builder)
-	c.end = base + int64(len(b.records))
-	for i, r := range b.records {
-		c.machine.Commit(now, base+int64(i), r, &c.effects)
+	settled := c.batches[:c.inFlight]
+	c.batches = c.batches[c.inFlight:]
+	c.inFlight = 0
+	c.end = base
+	for _, b := range settled {
+		c.queuedBytes -= b.builder.Size()
+		c.builders = append(c.builders, b.builder)
+		for i, r := range b.records {
+			c.machine.Commit(now, c.end+int64(i), r, &c.effects)
+		}
+		c.end += int64(len(b.records))
+		c.answer(b.answers)
 	}
-	c.answer(b.answers)
+	clear(settled)
 	c.carryOut(now)
 }
 
@@ -206,7 +243,7 @@ func (c *core[C, R, A]) refused(now time.Time, reason errcode.Code) {
 		c.failAnswers(b, code)
 		c.builders = append(c.builders, b.builder)
 	}
-	c.batches, c.inFlight, c.queuedBytes = nil, false, 0
+	c.batches, c.inFlight, c.queuedBytes = nil, 0, 0
 	c.stats.Rollbacks.Add(1)
 	c.machine.Rollback(now, records, code, &c.effects)
 	c.carryOut(now)

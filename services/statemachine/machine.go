@@ -9,10 +9,11 @@
 //
 //	command -> Decide -> records -> Apply at once, in memory only
 //	                             -> encoded into the open batch
-//	one batch at a time -> append with acks=all -> Commit each record -> answers
+//	one run of batches at a time -> append with acks=all -> Commit each record -> answers
 //
-// Everything that is decided while an append is under way goes out together with the next one, so the size of batches
-// follows the load by itself. A command sees the records of all commands before it, also of those whose append is still
+// Records of transactions, and the markers that end them, have batches of their own; all others share one. Everything that
+// is decided while an append is under way goes out together with the next one, so the size of batches follows the load by
+// itself. A command sees the records of all commands before it, also of those whose append is still
 // under way; its own answer waits for all of them. So a failed append takes back everything that was decided since, and
 // nobody has seen any of it.
 package statemachine
@@ -66,6 +67,27 @@ type Codec[R any] interface {
 	// Decode reads a record of a batch. It gives false for a record that is to be skipped. Control records come too.
 	// The bytes belong to the caller.
 	Decode(batch recordbatch.Header, record *recordbatch.Record) (R, bool, error)
+}
+
+// Frame is what the header of a batch says beside its records. Records of one frame share a batch.
+type Frame struct {
+	// ProducerID and ProducerEpoch are those of the transaction that the records belong to.
+	ProducerID    int64
+	ProducerEpoch int16
+	// Control marks a record that ends the transaction; it has a batch for itself.
+	Control bool
+}
+
+// plainFrame is the frame of records outside transactions.
+var plainFrame = Frame{ProducerID: recordbatch.NoProducerID, ProducerEpoch: recordbatch.NoProducerEpoch}
+
+// PlainFrame is the frame of records outside transactions.
+func PlainFrame() Frame { return plainFrame }
+
+// Framer is implemented by a Codec some of whose records belong to transactions.
+type Framer[R any] interface {
+	// Frame is the frame of a record's batch.
+	Frame(r R) Frame
 }
 
 // Effects collects what a machine wants done.

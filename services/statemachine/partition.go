@@ -104,20 +104,20 @@ func (p *Partition) pause(ctx context.Context, image metadata.Reader, attempt in
 	}
 }
 
-// Append writes a batch. The leader refuses it if the shard has another owner, and if the log does not end where it should.
-func (p *Partition) Append(ctx context.Context, batch []byte, end int64, done func(base int64, err error)) {
-	p.appendOnce(ctx, batch, end, func(base int64, err error) {
+// Append writes batches. The leader refuses them if the shard has another owner, and if the log does not end where it should.
+func (p *Partition) Append(ctx context.Context, batches [][]byte, end int64, done func(base int64, err error)) {
+	p.appendOnce(ctx, batches, end, func(base int64, err error) {
 		if !retriable(err) {
 			done(base, err)
 			return
 		}
 		// This is rare, and the callback must not block.
-		go p.appendAgain(ctx, batch, end, err, done)
+		go p.appendAgain(ctx, batches, end, err, done)
 	})
 }
 
-// appendAgain looks for a leader that takes a batch which is known not to be in the log.
-func (p *Partition) appendAgain(ctx context.Context, batch []byte, end int64, err error, done func(base int64, err error)) {
+// appendAgain looks for a leader that takes batches which are known not to be in the log.
+func (p *Partition) appendAgain(ctx context.Context, batches [][]byte, end int64, err error, done func(base int64, err error)) {
 	type result struct {
 		base int64
 		err  error
@@ -126,7 +126,7 @@ func (p *Partition) appendAgain(ctx context.Context, batch []byte, end int64, er
 	deadline := time.Now().Add(leaderTimeout)
 	for attempt := 0; retriable(err) && time.Now().Before(deadline) && ctx.Err() == nil; attempt++ {
 		p.pause(ctx, p.config.Images.Image(), attempt)
-		p.appendOnce(ctx, batch, end, func(base int64, err error) { results <- result{base, err} })
+		p.appendOnce(ctx, batches, end, func(base int64, err error) { results <- result{base, err} })
 		r := <-results
 		if r.err == nil {
 			done(r.base, nil)
@@ -138,7 +138,7 @@ func (p *Partition) appendAgain(ctx context.Context, batch []byte, end int64, er
 }
 
 // appendOnce asks the leader of the moment.
-func (p *Partition) appendOnce(_ context.Context, batch []byte, end int64, done func(base int64, err error)) {
+func (p *Partition) appendOnce(_ context.Context, batches [][]byte, end int64, done func(base int64, err error)) {
 	node, _, image, err := p.leader()
 	if err != nil {
 		done(0, err)
@@ -150,37 +150,64 @@ func (p *Partition) appendOnce(_ context.Context, batch []byte, end int64, done 
 		MetadataOffset: max(image.Offset(), p.config.AssignedAt),
 		WriterEpoch:    p.config.WriterEpoch,
 		CheckEndOffset: true,
-		EndOffset:      end,
 		APIVersion:     newestProduceVersion,
-		Partitions: []storage.PartitionAppend{{
+		Partitions:     make([]storage.PartitionAppend, len(batches)),
+	}
+	next := end
+	for i, b := range batches {
+		req.Partitions[i] = storage.PartitionAppend{
 			TopicID:   p.config.TopicID,
 			Partition: p.config.Partition,
-			Records:   storage.Buffers{mem.SliceBuffer(batch)},
-		}},
+			Records:   storage.Buffers{mem.SliceBuffer(b)},
+			EndOffset: next,
+		}
+		next += int64(recordbatch.Header(b).Count())
 	}
 	node.Append(req, func(result *storage.AppendResult) {
-		base, err := p.judge(result, end)
+		base, err := p.judge(result, len(batches), end)
 		done(base, err)
 	})
 }
 
-// judge says what became of an append.
-func (p *Partition) judge(result *storage.AppendResult, end int64) (int64, error) {
-	if len(result.Partitions) != 1 {
-		return 0, fmt.Errorf("%w: a result for %d partitions", ErrOutcomeUnknown, len(result.Partitions))
+// judge says what became of an append. Of several batches all are in the log, or none; anything else is not known.
+func (p *Partition) judge(result *storage.AppendResult, batches int, end int64) (int64, error) {
+	if len(result.Partitions) != batches {
+		return 0, fmt.Errorf("%w: a result for %d batches instead of %d", ErrOutcomeUnknown, len(result.Partitions), batches)
 	}
-	r := &result.Partitions[0]
+	first := p.judgeBatch(&result.Partitions[0])
+	if first == nil && result.Partitions[0].BaseOffset != end {
+		return 0, fmt.Errorf("%w: appended at %d instead of %d", ErrOutcomeUnknown, result.Partitions[0].BaseOffset, end)
+	}
+	for i := 1; i < batches; i++ {
+		r := &result.Partitions[i]
+		if first != nil && r.Error == errcode.OffsetOutOfRange && !r.OutcomeUnknown {
+			continue // the batch before it is not there
+		}
+		err := p.judgeBatch(r)
+		switch {
+		case errors.Is(err, ErrFenced), errors.Is(err, ErrOutcomeUnknown) && !errors.Is(first, ErrFenced):
+			first = err
+		case (err == nil) != (first == nil) && !errors.Is(first, ErrFenced):
+			return 0, fmt.Errorf("%w: a part of the batches was refused: %w", ErrOutcomeUnknown, errors.Join(first, err))
+		}
+	}
+	if first != nil {
+		return 0, first
+	}
+	return end, nil
+}
+
+// judgeBatch says what became of one batch.
+func (p *Partition) judgeBatch(r *storage.PartitionAppendResult) error {
 	switch {
-	case r.Error == errcode.None && r.BaseOffset == end:
-		return r.BaseOffset, nil
 	case r.Error == errcode.None:
-		return 0, fmt.Errorf("%w: appended at %d instead of %d", ErrOutcomeUnknown, r.BaseOffset, end)
+		return nil
 	case r.Error == errcode.NotCoordinator:
-		return 0, fmt.Errorf("%w: epoch %d is refused", ErrFenced, p.config.WriterEpoch)
+		return fmt.Errorf("%w: epoch %d is refused", ErrFenced, p.config.WriterEpoch)
 	case r.OutcomeUnknown, r.Error == errcode.NotEnoughReplicasAfterAppend, r.Error == errcode.OffsetOutOfRange:
-		return 0, fmt.Errorf("%w: %s %s", ErrOutcomeUnknown, r.Error.Name(), r.ErrorMessage)
+		return fmt.Errorf("%w: %s %s", ErrOutcomeUnknown, r.Error.Name(), r.ErrorMessage)
 	}
-	return 0, &errcode.Error{Code: r.Error, Text: r.ErrorMessage}
+	return &errcode.Error{Code: r.Error, Text: r.ErrorMessage}
 }
 
 // retriable says whether another attempt may find the right leader.

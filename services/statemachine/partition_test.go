@@ -46,7 +46,16 @@ type fakeNode struct {
 
 func (n *fakeNode) Append(req *storage.AppendRequest, done func(*storage.AppendResult)) {
 	n.mu.Lock()
-	p := &req.Partitions[0]
+	result := &storage.AppendResult{}
+	for i := range req.Partitions {
+		result.Partitions = append(result.Partitions, n.append(req, &req.Partitions[i]))
+		req.Partitions[i].Records.Free()
+	}
+	n.mu.Unlock()
+	go done(result)
+}
+
+func (n *fakeNode) append(req *storage.AppendRequest, p *storage.PartitionAppend) storage.PartitionAppendResult {
 	r := storage.PartitionAppendResult{TopicID: p.TopicID, Partition: p.Partition, BaseOffset: -1}
 	switch {
 	case len(n.fail) > 0:
@@ -55,14 +64,12 @@ func (n *fakeNode) Append(req *storage.AppendRequest, done func(*storage.AppendR
 		r.Error = errcode.NotLeaderOrFollower
 	case req.WriterEpoch < n.writer:
 		r.Error = errcode.NotCoordinator
-	case req.CheckEndOffset && req.EndOffset != n.end:
+	case req.CheckEndOffset && p.EndOffset != n.end:
 		r.Error = errcode.OffsetOutOfRange
 	default:
 		r.BaseOffset = n.write(p.Records.Materialize())
 	}
-	n.mu.Unlock()
-	p.Records.Free()
-	go done(&storage.AppendResult{Partitions: []storage.PartitionAppendResult{r}})
+	return r
 }
 
 // write puts a batch at the end and commits it.
@@ -385,7 +392,7 @@ func appendTo(t *testing.T, p *Partition, end int64) (int64, error) {
 		err  error
 	}
 	results := make(chan result, 1)
-	p.Append(t.Context(), batchOf(t, "x"), end, func(base int64, err error) { results <- result{base, err} })
+	p.Append(t.Context(), [][]byte{batchOf(t, "x")}, end, func(base int64, err error) { results <- result{base, err} })
 	r := <-results
 	return r.base, r.err
 }
@@ -469,4 +476,45 @@ func TestShardOnAPartition(t *testing.T) {
 			t.Fatalf("%d batches", len(n.batches))
 		}
 	})
+}
+
+// TestRunOfBatches: what becomes of several batches that are appended together.
+func TestRunOfBatches(t *testing.T) {
+	none := storage.PartitionAppendResult{}
+	refused := func(code errcode.Code) storage.PartitionAppendResult {
+		return storage.PartitionAppendResult{Error: code}
+	}
+	for _, x := range []struct {
+		name    string
+		results []storage.PartitionAppendResult
+		want    error
+		code    errcode.Code
+	}{
+		{"all written", nil, nil, errcode.None},
+		{"all refused", []storage.PartitionAppendResult{refused(errcode.NotEnoughReplicas), refused(errcode.OffsetOutOfRange), refused(errcode.NotEnoughReplicas)}, nil, errcode.NotEnoughReplicas},
+		{"the rest refused", []storage.PartitionAppendResult{none, refused(errcode.MessageTooLarge), refused(errcode.OffsetOutOfRange)}, ErrOutcomeUnknown, 0},
+		{"the last unknown", []storage.PartitionAppendResult{none, none, {Error: errcode.RequestTimedOut, OutcomeUnknown: true}}, ErrOutcomeUnknown, 0},
+		{"fenced between", []storage.PartitionAppendResult{none, refused(errcode.NotCoordinator), refused(errcode.NotCoordinator)}, ErrFenced, 0},
+		{"the first somewhere else", []storage.PartitionAppendResult{refused(errcode.OffsetOutOfRange), refused(errcode.OffsetOutOfRange), refused(errcode.OffsetOutOfRange)}, ErrOutcomeUnknown, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &fakeNode{fail: x.results}
+				p, _ := newTestPartition(t, n)
+				type result struct {
+					base int64
+					err  error
+				}
+				done := make(chan result, 1)
+				p.Append(t.Context(), [][]byte{batchOf(t, "a", "b"), batchOf(t, "c"), batchOf(t, "d")}, 0, func(base int64, err error) { done <- result{base, err} })
+				r := <-done
+				switch {
+				case x.want != nil && !errors.Is(r.err, x.want), x.want == nil && errcode.Of(r.err) != x.code:
+					t.Fatal(r.err)
+				case r.err == nil && n.end != 4:
+					t.Fatalf("the log ends at %d", n.end)
+				}
+			})
+		})
+	}
 }

@@ -29,9 +29,10 @@ type Log interface {
 	// Load gives every record up to the present end of the log, all of which are durable, and that end. It makes sure that
 	// nothing of an earlier owner can follow. It tries again by itself until ctx ends, each doesn't agree, or ErrFenced.
 	Load(ctx context.Context, each func(recordbatch.Header, *recordbatch.Record) error) (end int64, err error)
-	// Append writes a batch if the log ends at end, and calls done once it is durable, or with an *errcode.Error if it is
-	// not in the log and will not be, or with ErrFenced or ErrOutcomeUnknown. Done may be called from any goroutine.
-	Append(ctx context.Context, batch []byte, end int64, done func(base int64, err error))
+	// Append writes batches, one after the other, if the log ends at end, and calls done once all are durable, or with an
+	// *errcode.Error if none is in the log nor will be, or with ErrFenced or ErrOutcomeUnknown. Done may be called from any
+	// goroutine.
+	Append(ctx context.Context, batches [][]byte, end int64, done func(base int64, err error))
 }
 
 // Config is what a shard needs.
@@ -289,6 +290,7 @@ func (s *Shard[C, R, A]) load(ctx context.Context) (*core[C, R, A], error) {
 		stats:         &s.stats,
 	}
 	c.batchOptions.Codec = s.config.Compression
+	c.framer, _ = s.config.Codec.(Framer[R])
 	records := int64(0)
 	end, err := s.config.Log.Load(ctx, func(h recordbatch.Header, record *recordbatch.Record) error {
 		r, ok, err := s.config.Codec.Decode(h, record)
@@ -335,10 +337,10 @@ func (s *Shard[C, R, A]) serve(ctx context.Context, c *core[C, R, A]) error {
 		}
 		s.recycle(requests)
 		c.tick(now)
-		if bytes, end, ok := c.flush(now); ok {
-			s.config.Log.Append(ctx, bytes, end, s.append)
+		if run, end, ok := c.flush(now); ok {
+			s.config.Log.Append(ctx, run, end, s.append)
 		}
-		if leaving && !c.inFlight {
+		if leaving && c.inFlight == 0 {
 			return errStopped
 		}
 		if due := c.due(); due.IsZero() {

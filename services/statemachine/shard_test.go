@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -124,7 +125,7 @@ func (l *fakeLog) Load(ctx context.Context, each func(recordbatch.Header, *recor
 	return l.end, nil
 }
 
-func (l *fakeLog) Append(_ context.Context, batch []byte, end int64, done func(int64, error)) {
+func (l *fakeLog) Append(_ context.Context, batches [][]byte, end int64, done func(int64, error)) {
 	go func() {
 		var err error
 		if l.outcome != nil {
@@ -135,8 +136,10 @@ func (l *fakeLog) Append(_ context.Context, batch []byte, end int64, done func(i
 		if err == nil && end != base {
 			err = ErrOutcomeUnknown
 		}
-		if err == nil {
-			l.write(batch)
+		for _, b := range batches {
+			if err == nil {
+				l.write(b)
+			}
 		}
 		l.mu.Unlock()
 		done(base, err)
@@ -476,6 +479,62 @@ func TestCallerMayLeave(t *testing.T) {
 		}
 		synctest.Wait()
 		if n, _ := s.Do(t.Context(), add{read: true}); n != 3 {
+			t.Fatal(n)
+		}
+	})
+}
+
+// framedCodec puts what is above 1000 into the transaction of producer by/1000, and ends it with what is below 0.
+type framedCodec struct{ sumCodec }
+
+func (framedCodec) Frame(r sum) Frame {
+	switch {
+	case r.by > 1000:
+		return Frame{ProducerID: int64(r.by / 1000), ProducerEpoch: 3}
+	case r.by < 0:
+		return Frame{ProducerID: int64(-r.by), ProducerEpoch: 3, Control: true}
+	}
+	return PlainFrame()
+}
+
+// TestTransactionsHaveTheirOwnBatches: records of a transaction share batches with no others, a marker has one for itself,
+// and all of them go out with one append.
+func TestTransactionsHaveTheirOwnBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		l := &fakeLog{outcome: func() error { <-gate; return nil }}
+		s := newTestShard(l)
+		s.config.Codec = framedCodec{}
+		s.Start()
+		synctest.Wait()
+		defer s.Stop(t.Context())
+		for _, by := range []int{1, 2, 3, 7001, 7002, 8001, -7, 5} {
+			if !s.Tell(add{by: by}) {
+				t.Fatal("not told")
+			}
+			synctest.Wait()
+		}
+		gate <- struct{}{}
+		synctest.Wait()
+		gate <- struct{}{}
+		synctest.Wait()
+		type batch struct {
+			producer               int64
+			transactional, control bool
+			count                  int
+			sequence               int32
+		}
+		var got []batch
+		for _, b := range l.batches {
+			h := recordbatch.Header(b)
+			got = append(got, batch{h.ProducerID(), h.IsTransactional(), h.IsControl(), int(h.Count()), h.BaseSequence()})
+		}
+		want := []batch{{-1, false, false, 1, -1}, {-1, false, false, 2, -1}, {7, true, false, 2, 0}, {8, true, false, 1, 0},
+			{7, true, true, 1, -1}, {-1, false, false, 1, -1}}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%+v", got)
+		}
+		if n, _ := s.Do(t.Context(), add{read: true}); n != 1+2+3+7001+7002+8001-7+5 {
 			t.Fatal(n)
 		}
 	})

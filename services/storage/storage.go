@@ -77,11 +77,11 @@ type AppendRequest struct {
 	// than the one in its image with NotCoordinator. NoWriterEpoch for clients, who may not write to internal topics
 	// where Kafka does not let them.
 	WriterEpoch int32
-	// CheckEndOffset makes the append conditional: the leader appends only while its log ends at EndOffset, and otherwise
-	// refuses with OffsetOutOfRange and OutcomeUnknown false. It is for the only writer of a partition, a coordinator: an
-	// append of which it has lost sight can then never land behind its back, after what it wrote later.
+	// CheckEndOffset makes the append conditional: the leader appends to a partition only while its log ends at the
+	// EndOffset given there, and otherwise refuses with OffsetOutOfRange and OutcomeUnknown false. It is for the only writer
+	// of a partition, a coordinator: an append of which it has lost sight can then never land behind its back, after what
+	// it wrote later. A partition may be named several times, with one batch after the other.
 	CheckEndOffset bool
-	EndOffset      int64
 	// APIVersion is the version of the Produce request, which decides some answers (zstd before 7, transactions from 11).
 	// Coordinators give the newest.
 	APIVersion      int16
@@ -95,6 +95,8 @@ type PartitionAppend struct {
 	Partition int32
 	// Records is what the client sent for the partition, not yet checked: the node checks everything.
 	Records Buffers
+	// EndOffset is where the log has to end for this append, with CheckEndOffset.
+	EndOffset int64
 }
 
 // AppendResult answers an AppendRequest; Partitions is in the order of the request.

@@ -110,8 +110,6 @@ func encodeAppend(b []byte, a numberedAppend) []byte {
 	b = appendZigZag(b, 5, int64(a.req.WriterEpoch))
 	b = appendNumber(b, 6, uint64(a.req.APIVersion))
 	b = appendString(b, 7, a.req.TransactionalID)
-	b = appendBool(b, 9, a.req.CheckEndOffset)
-	b = appendNumber(b, 10, uint64(a.req.EndOffset))
 	for i := range a.req.Partitions {
 		p := &a.req.Partitions[i]
 		var inner int
@@ -123,10 +121,10 @@ func encodeAppend(b []byte, a numberedAppend) []byte {
 			size = int64(p.Records.Len())
 		}
 		b = appendNumber(b, 3, uint64(size))
+		b = appendNumber(b, 4, uint64(p.EndOffset))
 		b = closeNested(b, inner)
 	}
 	b = appendBool(b, 9, a.req.CheckEndOffset)
-	b = appendNumber(b, 10, uint64(a.req.EndOffset))
 	return closeNested(b, mark)
 }
 
@@ -212,8 +210,6 @@ func (d *appendDecoder) number(field protowire.Number, v uint64) error {
 		d.req.APIVersion = int16(v)
 	case 9:
 		d.req.CheckEndOffset = v != 0
-	case 10:
-		d.req.EndOffset = int64(v)
 	}
 	return nil
 }
@@ -244,6 +240,8 @@ func (d *appendPartitionDecoder) number(field protowire.Number, v uint64) error 
 		d.Partition = int32(v)
 	case 3:
 		d.size = int32(v)
+	case 4:
+		d.EndOffset = int64(v)
 	}
 	return nil
 }

@@ -51,10 +51,9 @@ func drawAppend(t *rapid.T) numberedAppend {
 		APIVersion:      rapid.Int16().Draw(t, "version"),
 		TransactionalID: rapid.String().Draw(t, "txn"),
 		CheckEndOffset:  rapid.Bool().Draw(t, "check"),
-		EndOffset:       rapid.Int64().Draw(t, "end"),
 	}
 	for range rapid.IntRange(0, 5).Draw(t, "partitions") {
-		req.Partitions = append(req.Partitions, storage.PartitionAppend{TopicID: drawID(t), Partition: rapid.Int32().Draw(t, "partition"), Records: drawRecords(t)})
+		req.Partitions = append(req.Partitions, storage.PartitionAppend{TopicID: drawID(t), Partition: rapid.Int32().Draw(t, "partition"), Records: drawRecords(t), EndOffset: rapid.Int64().Draw(t, "end")})
 	}
 	return numberedAppend{id: rapid.Uint64().Draw(t, "id"), req: req}
 }
@@ -64,14 +63,14 @@ func toProtoAppends(appends []numberedAppend) *storagev1.AppendFrame {
 	for _, a := range appends {
 		p := &storagev1.Append{Id: a.id, Acks: int32(a.req.Acks), TimeoutMs: a.req.TimeoutMs, MetadataOffset: a.req.MetadataOffset,
 			WriterEpoch: a.req.WriterEpoch, ApiVersion: int32(a.req.APIVersion), TransactionalId: a.req.TransactionalID,
-			CheckEndOffset: a.req.CheckEndOffset, EndOffset: a.req.EndOffset}
+			CheckEndOffset: a.req.CheckEndOffset}
 		for i := range a.req.Partitions {
 			part := &a.req.Partitions[i]
 			size := int32(-1)
 			if part.Records != nil {
 				size = int32(part.Records.Len())
 			}
-			p.Partitions = append(p.Partitions, &storagev1.AppendPartition{TopicId: bytes.Clone(part.TopicID[:]), Partition: part.Partition, Size: size})
+			p.Partitions = append(p.Partitions, &storagev1.AppendPartition{TopicId: bytes.Clone(part.TopicID[:]), Partition: part.Partition, Size: size, EndOffset: part.EndOffset})
 			frame.Payload = append(frame.Payload, part.Records.Materialize()...)
 		}
 		frame.Appends = append(frame.Appends, p)

@@ -20,7 +20,7 @@ func (instantLog) Load(context.Context, func(recordbatch.Header, *recordbatch.Re
 	return 0, nil
 }
 
-func (l instantLog) Append(_ context.Context, _ []byte, end int64, done func(int64, error)) {
+func (l instantLog) Append(_ context.Context, _ [][]byte, end int64, done func(int64, error)) {
 	l.batches <- func() { done(end, nil) }
 }
 

@@ -91,9 +91,8 @@ type Append struct {
 	ApiVersion      int32              `protobuf:"varint,6,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	TransactionalId string             `protobuf:"bytes,7,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
 	Partitions      []*AppendPartition `protobuf:"bytes,8,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// Whether the append is to be refused with OFFSET_OUT_OF_RANGE unless the log ends at end_offset.
-	CheckEndOffset bool  `protobuf:"varint,9,opt,name=check_end_offset,json=checkEndOffset,proto3" json:"check_end_offset,omitempty"`
-	EndOffset      int64 `protobuf:"varint,10,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	// Whether a partition's append is to be refused with OFFSET_OUT_OF_RANGE unless the log ends at its end_offset.
+	CheckEndOffset bool `protobuf:"varint,9,opt,name=check_end_offset,json=checkEndOffset,proto3" json:"check_end_offset,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -191,19 +190,13 @@ func (x *Append) GetCheckEndOffset() bool {
 	return false
 }
 
-func (x *Append) GetEndOffset() int64 {
-	if x != nil {
-		return x.EndOffset
-	}
-	return 0
-}
-
 type AppendPartition struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	TopicId   []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Partition int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// How many bytes of the payload are this partition's; -1 for null records.
 	Size          int32 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	EndOffset     int64 `protobuf:"varint,4,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +248,13 @@ func (x *AppendPartition) GetPartition() int32 {
 func (x *AppendPartition) GetSize() int32 {
 	if x != nil {
 		return x.Size
+	}
+	return 0
+}
+
+func (x *AppendPartition) GetEndOffset() int64 {
+	if x != nil {
+		return x.EndOffset
 	}
 	return 0
 }
@@ -2997,7 +2997,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x18storage/v1/storage.proto\x12\x13chancery.storage.v1\x1a\x16common/v1/common.proto\"^\n" +
 	"\vAppendFrame\x125\n" +
 	"\aappends\x18\x01 \x03(\v2\x1b.chancery.storage.v1.AppendR\aappends\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\xf2\x02\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xd9\x02\n" +
 	"\x06Append\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04acks\x18\x02 \x01(\x11R\x04acks\x12\x1d\n" +
@@ -3011,14 +3011,14 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\b \x03(\v2$.chancery.storage.v1.AppendPartitionR\n" +
 	"partitions\x12(\n" +
-	"\x10check_end_offset\x18\t \x01(\bR\x0echeckEndOffset\x12\x1d\n" +
-	"\n" +
-	"end_offset\x18\n" +
-	" \x01(\x03R\tendOffset\"^\n" +
+	"\x10check_end_offset\x18\t \x01(\bR\x0echeckEndOffsetJ\x04\b\n" +
+	"\x10\v\"}\n" +
 	"\x0fAppendPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x05R\x04size\"P\n" +
+	"\x04size\x18\x03 \x01(\x05R\x04size\x12\x1d\n" +
+	"\n" +
+	"end_offset\x18\x04 \x01(\x03R\tendOffset\"P\n" +
 	"\x11AppendResultFrame\x12;\n" +
 	"\aresults\x18\x01 \x03(\v2!.chancery.storage.v1.AppendResultR\aresults\"j\n" +
 	"\fAppendResult\x12\x0e\n" +

@@ -394,7 +394,7 @@ func TestConditionalAppend(t *testing.T) {
 		topic := c.topic("a", 1, 1)
 		at := func(end int64) storage.PartitionAppendResult {
 			req := appendRequest(topic, storage.AcksAll, batch("0"))
-			req.CheckEndOffset, req.EndOffset = true, end
+			req.CheckEndOffset, req.Partitions[0].EndOffset = true, end
 			return produce(c.node(1), req)
 		}
 		if r := at(0); r.Error != errcode.None || r.BaseOffset != 0 {

@@ -126,8 +126,8 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 		return 0, false
 	}
 	// A conditional append that comes late must not land behind what its writer has appended or read since.
-	if req.CheckEndOffset && req.EndOffset != next {
-		r.refuse(a, errcode.OffsetOutOfRange.Errorf("the log of %s ends at %d, not at %d", r.String(), next, req.EndOffset))
+	if at := req.Partitions[a.index].EndOffset; req.CheckEndOffset && at != next {
+		r.refuse(a, errcode.OffsetOutOfRange.Errorf("the log of %s ends at %d, not at %d", r.String(), next, at))
 		return 0, false
 	}
 	r.rules.APIVersion, r.rules.Origin = req.APIVersion, recordbatch.FromClient
