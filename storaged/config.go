@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.opentelemetry.io/otel/metric"
 
+	commonv1 "chancery/proto/common/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/metadata"
 	"chancery/services/storage"
@@ -61,6 +62,11 @@ type Controller interface {
 	Request(ctx context.Context, req kmsg.Request, from controllerclient.Sender) (kmsg.Response, error)
 }
 
+// Coordinators takes requests to the owners of coordinator shards; *coordinatorclient.Client is one.
+type Coordinators interface {
+	Handle(ctx context.Context, kind metadata.ShardKind, shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
+}
+
 // Deps is what the node works with.
 type Deps struct {
 	// Metadata is the node's follower of the metadata log. It acknowledges with the epoch that Server.BrokerEpoch gives.
@@ -68,7 +74,9 @@ type Deps struct {
 	Controller Controller
 	// Nodes gives other storage nodes by id.
 	Nodes func(id int32) (storage.Node, error)
-	Meter metric.Meter
+	// Coordinators are where transactions are verified; nil where nobody writes any.
+	Coordinators Coordinators
+	Meter        metric.Meter
 	// LogLevel is the level of Logger, which the broker-logger resource shows and alters; nil when it cannot be changed.
 	LogLevel *slog.LevelVar
 	Logger   *slog.Logger

@@ -157,12 +157,13 @@ func buildStorage(p *parts) (lifecycle.Service, error) {
 		Endpoints:  []metadata.Endpoint{endpoint},
 		Properties: p.settings.Map(),
 	}, storaged.Deps{
-		Metadata:   p.follower,
-		Controller: p.controllers,
-		Nodes:      p.nodes.Node,
-		Meter:      p.metrics.Meter("storaged"),
-		LogLevel:   p.logLevel,
-		Logger:     p.logger,
+		Metadata:     p.follower,
+		Controller:   p.controllers,
+		Nodes:        p.nodes.Node,
+		Coordinators: p.coordinators,
+		Meter:        p.metrics.Meter("storaged"),
+		LogLevel:     p.logLevel,
+		Logger:       p.logger,
 	})
 	if err != nil {
 		return nil, err

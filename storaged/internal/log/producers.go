@@ -142,19 +142,25 @@ func (s *producers) get(id int64) *producer {
 	return p
 }
 
-// check judges a batch that is about to be appended, with its offset, and notes it as pending.
-func (s *producers) check(h recordbatch.Header, origin recordbatch.Origin) (Duplicate, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// newest is the producer of a batch that is about to be appended, with those of its batches that are about to be, too; nil when
+// it is not known. The lock is held.
+func (s *producers) newest(h recordbatch.Header) *producer {
 	if h.BaseOffset() <= s.end && len(s.pending) > 0 {
 		// The batches that were checked before did not come.
 		clear(s.pending)
 	}
-	id := h.ProducerID()
-	p := s.pending[id]
-	if p == nil {
-		p = s.byID[id]
+	if p := s.pending[h.ProducerID()]; p != nil {
+		return p
 	}
+	return s.byID[h.ProducerID()]
+}
+
+// check judges a batch that is about to be appended, with its offset, and notes it as pending.
+func (s *producers) check(h recordbatch.Header, origin recordbatch.Origin) (Duplicate, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := h.ProducerID()
+	p := s.newest(h)
 	fresh := newProducer(id)
 	if p == nil {
 		p = &fresh
@@ -372,6 +378,34 @@ func (l *Log) InTransaction(producerID int64) bool {
 	defer l.producers.mu.Unlock()
 	p := l.producers.byID[producerID]
 	return p != nil && p.txnStart >= 0
+}
+
+// Standing is what the log knows of a batch's producer before the batch.
+type Standing struct {
+	// Duplicate is the batch that this one repeats.
+	Duplicate Duplicate
+	// Epoch is the producer's newest epoch, NoProducerEpoch for one that is not known.
+	Epoch int16
+	// Fresh says that the producer has no batch of its newest epoch.
+	Fresh bool
+	// InTransaction says that the producer has a transaction open in the partition, with the batch's epoch.
+	InTransaction bool
+}
+
+// Standing gives what is known of the producer of a batch, whose header has been stamped with the offset that it would
+// have. Batches that have been checked and are about to be appended count.
+func (l *Log) Standing(h recordbatch.Header) Standing {
+	s := &l.producers
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.newest(h)
+	if p == nil {
+		return Standing{Epoch: recordbatch.NoProducerEpoch, Fresh: true}
+	}
+	return Standing{
+		Duplicate: p.duplicate(h), Epoch: p.epoch, Fresh: p.n == 0,
+		InTransaction: p.txnStart >= 0 && p.epoch == h.ProducerEpoch(),
+	}
 }
 
 // ActiveProducers are the producers that the log knows, by id. Any goroutine may ask.

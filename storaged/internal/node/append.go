@@ -51,6 +51,7 @@ func (n *Node) place(op *replica.AppendOp, i int) (held bool) {
 	if len(n.held.byKey[k]) > 0 || where == toHold {
 		n.held.add(k, op, i)
 		n.held.mu.Unlock()
+		op.Held(i)
 		return true
 	}
 	if where == toReplica {

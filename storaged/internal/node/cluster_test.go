@@ -60,6 +60,8 @@ type cluster struct {
 	disks map[int32]vfs.FS
 	// failed counts the directories that nodes reported.
 	failed int
+	// coordinator is the model of the transaction coordinators; nil when there are none.
+	coordinator *fakeCoordinator
 }
 
 func newBenchCluster(b *testing.B, nodes int) *cluster {
@@ -96,7 +98,7 @@ func (c *cluster) start(id int32) *node.Node {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	n := node.New(node.Options{
+	options := node.Options{
 		ID: id, Dirs: dirs, Static: configdef.NewNode(c.props), Properties: c.props,
 		Epoch:           func() int64 { return c.epoch(id) },
 		Nodes:           func(to int32) (storage.Node, error) { return c.reach(id, to) },
@@ -105,7 +107,11 @@ func (c *cluster) start(id int32) *node.Node {
 		OpenLog:         func(o log.Options) (*log.Log, error) { return c.log(id, o) },
 		DirectoryFailed: func() { c.set(func() { c.failed++ }) }, Fatal: func(error) {}, Applied: func() {},
 		Logger: quiet(),
-	})
+	}
+	if c.coordinator != nil {
+		options.Coordinators = c.coordinator
+	}
+	n := node.New(options)
 	n.Start(c.t.Context())
 	c.mu.Lock()
 	c.nodes[id] = n
@@ -340,12 +346,6 @@ func build(o recordbatch.BatchOptions, key []byte) storage.Buffers {
 }
 
 func keylessBatch() storage.Buffers { return build(recordbatch.NewOptions(), nil) }
-
-func transactionalBatch() storage.Buffers {
-	o := recordbatch.NewOptions()
-	o.ProducerID, o.ProducerEpoch, o.BaseSequence, o.Transactional = 7, 0, 0, true
-	return build(o, []byte("k"))
-}
 
 func appendRequest(topic uuid.UUID, acks int16, records storage.Buffers) *storage.AppendRequest {
 	return &storage.AppendRequest{

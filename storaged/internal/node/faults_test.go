@@ -156,20 +156,6 @@ func TestConfigsReachReplicas(t *testing.T) {
 	})
 }
 
-func TestTransactionalWritesNeedATransaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 1, nil)
-		topic := c.topic("a", 1, 1)
-		for version, want := range map[int16]errcode.Code{10: errcode.InvalidTxnState, 11: errcode.TransactionAbortable} {
-			req := appendRequest(topic, storage.AcksAll, transactionalBatch())
-			req.APIVersion = version
-			if r := produce(c.node(1), req); r.Error != want {
-				t.Errorf("version %d: %+v", version, r)
-			}
-		}
-	})
-}
-
 func TestReplicaThatIsMovedAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, nil)

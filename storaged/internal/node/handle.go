@@ -32,6 +32,8 @@ func (n *Node) Handle(ctx context.Context, req *storagev1.HandleRequest) (*stora
 		resp = n.alterReplicaLogDirs(r)
 	case *kmsg.DescribeProducersRequest:
 		resp = n.describeProducers(r)
+	case *kmsg.WriteTxnMarkersRequest:
+		resp = n.writeTxnMarkers(ctx, r)
 	case *kmsg.DescribeConfigsRequest:
 		resp = n.describeConfigs(r)
 	case *kmsg.IncrementalAlterConfigsRequest:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	commonv1 "chancery/proto/common/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/errcode"
@@ -24,6 +25,7 @@ import (
 	"chancery/storaged/internal/mover"
 	"chancery/storaged/internal/partition"
 	"chancery/storaged/internal/replica"
+	"chancery/storaged/internal/verify"
 )
 
 // Controller sends requests to the active controller.
@@ -44,6 +46,8 @@ type Options struct {
 	Controller Controller
 	// FS is what logs are moved on; nil means the operating system's.
 	FS vfs.FS
+	// Coordinators are where transactions are verified; nil verifies none, and refuses what would have to be.
+	Coordinators verify.Coordinators
 	// OpenLog opens a replica's log; nil opens the one on disk.
 	OpenLog func(log.Options) (*log.Log, error)
 	// DirectoryFailed is told when a log directory has gone offline, Fatal when there is none left.
@@ -79,6 +83,7 @@ type Node struct {
 	places     *placeSender
 	moves      *mover.Set
 	quotas     quotas
+	verifier   *verify.Verifier
 	waiting    waitingCounts
 	pools      *log.Pools
 	// describing has a place for each segment that may be checked at a time.
@@ -122,7 +127,19 @@ func New(o Options) *Node {
 	n.publishing.base = empty
 	n.config.Store(o.Static)
 	n.quotas = newQuotas(o.Static)
+	n.verifier = verify.New(verify.Config{
+		Image:           func() metadata.Reader { return n.newest.Load() },
+		Coordinators:    coordinatorsOf(o),
+		Timeout:         o.Static.Duration("request.timeout.ms"),
+		RetryBackoff:    o.Static.Duration("add.partitions.to.txn.retry.backoff.ms"),
+		RetryBackoffMax: o.Static.Duration("add.partitions.to.txn.retry.backoff.max.ms"),
+		Logger:          o.Logger,
+	})
 	n.env = &replica.Env{
+		Transactions: replica.Transactions{
+			Ask:    n.verifier.Ask,
+			Verify: func() bool { return n.config.Load().Bool("transaction.partition.verification.enable") },
+		},
 		Host: n,
 		Machine: partition.Config{
 			Self:              o.ID,
@@ -161,6 +178,21 @@ func New(o Options) *Node {
 	return n
 }
 
+func coordinatorsOf(o Options) verify.Coordinators {
+	if o.Coordinators == nil {
+		return noCoordinators{}
+	}
+	return o.Coordinators
+}
+
+// noCoordinators cannot be asked.
+type noCoordinators struct{}
+
+// Handle is part of verify.Coordinators.
+func (noCoordinators) Handle(context.Context, metadata.ShardKind, int32, *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+	return nil, errcode.CoordinatorNotAvailable.Errorf("this node knows no coordinators")
+}
+
 // Start begins the work that is done from time to time.
 func (n *Node) Start(ctx context.Context) {
 	// The context bounds the start only.
@@ -181,6 +213,7 @@ func (n *Node) Stop() {
 	n.moves.Close()
 	n.isr.close()
 	n.places.close()
+	n.verifier.Close()
 	n.flushes.close()
 	all := n.all()
 	// The high watermarks go first: they are what a crash in the middle of closing would miss most.

@@ -106,9 +106,18 @@ func (r *Replica) appendAll(events []event) {
 			a.op.free(a.index)
 			continue
 		}
+		if a.op.marker != nil && len(r.staged) > 0 {
+			// A marker is judged by what is in the log.
+			r.write(now)
+			next, size = r.machine.LogEnd(), 0
+		}
 		if n, ok := r.stage(now, a, next); ok {
 			size += n
 			next = r.batches[len(r.batches)-1].Header().NextOffset()
+			if a.op.marker != nil {
+				r.write(now)
+				next, size = r.machine.LogEnd(), 0
+			}
 		} else {
 			next = max(next, r.machine.LogEnd())
 		}
@@ -121,7 +130,7 @@ func (r *Replica) appendAll(events []event) {
 func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok bool) {
 	req := a.op.req
 	r.env.Metrics.ProducePartitions.Add(1)
-	if err := r.admit(req); err != nil {
+	if err := r.admit(a.op); err != nil {
 		r.refuse(a, err)
 		return 0, false
 	}
@@ -131,7 +140,7 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 		return 0, false
 	}
 	r.rules.APIVersion, r.rules.Origin = req.APIVersion, recordbatch.FromClient
-	if req.WriterEpoch != storage.NoWriterEpoch {
+	if req.WriterEpoch != storage.NoWriterEpoch || a.op.marker != nil {
 		r.rules.Origin = recordbatch.FromCoordinator
 	}
 	r.batches = append(r.batches, recordbatch.Batch{})
@@ -147,6 +156,7 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 	if h.HasProducerID() && r.settledByProducer(now, a, h) {
 		return 0, false
 	}
+	a.op.decided(a.index)
 	r.staged = append(r.staged, stagedAppend{a, appendResult{next, r.batches[last].LogAppendTimeMs, r.machine.LogStart()}})
 	r.env.Metrics.BytesIn.Add(int64(h.Size()))
 	r.env.Metrics.MessagesIn.Add(int64(h.Count()))
@@ -154,7 +164,8 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 }
 
 // admit checks what does not depend on the batch.
-func (r *Replica) admit(req *storage.AppendRequest) error {
+func (r *Replica) admit(op *AppendOp) error {
+	req := op.req
 	if r.failed {
 		return errcode.KafkaStorageError.Err()
 	}
@@ -162,6 +173,9 @@ func (r *Replica) admit(req *storage.AppendRequest) error {
 		return code.Err()
 	}
 	if req.WriterEpoch == storage.NoWriterEpoch {
+		if r.shards != 0 && op.marker != nil {
+			return errcode.InvalidRequest.Errorf("markers of %s are written by the owner of the shard", r.topic)
+		}
 		if r.shards != 0 {
 			return errcode.InvalidTopicException.Errorf("Cannot append to internal topic %s", r.topic)
 		}
@@ -191,12 +205,15 @@ func (r *Replica) admitWriter(req *storage.AppendRequest) error {
 // settledByProducer judges the batch that was staged last by what its producer has written before. True means that it is not
 // to be written: the append was refused, or repeats an earlier one.
 func (r *Replica) settledByProducer(now time.Time, a appendEvent, h recordbatch.Header) bool {
-	dup, err := r.checkProducer(a, h)
-	if err == nil && !dup.Found {
+	dup, aside, err := r.checkProducer(now, a, h)
+	if err == nil && !dup.Found && !aside {
 		return false
 	}
 	last := len(r.batches) - 1
 	r.batches = r.batches[:last]
+	if aside && err == nil {
+		return true
+	}
 	if err != nil {
 		r.refuse(a, err)
 		return true
@@ -219,16 +236,25 @@ func (r *Replica) settledByProducer(now time.Time, a appendEvent, h recordbatch.
 	return true
 }
 
-func (r *Replica) checkProducer(a appendEvent, h recordbatch.Header) (log.Duplicate, error) {
-	origin := r.rules.Origin
-	if h.IsTransactional() && origin == recordbatch.FromClient && !r.Log().InTransaction(h.ProducerID()) {
-		code := errcode.InvalidTxnState
-		if a.op.req.APIVersion >= abortableVersion {
-			code = errcode.TransactionAbortable
+// checkProducer judges a batch with a producer id: it may repeat another one, or stand aside until the transaction's coordinator
+// has been heard. A coordinator that writes to its own shard has judged already.
+func (r *Replica) checkProducer(now time.Time, a appendEvent, h recordbatch.Header) (dup log.Duplicate, aside bool, err error) {
+	switch {
+	case a.op.marker != nil:
+		err = r.Log().CheckMarker(h.ProducerID(), h.ProducerEpoch(), a.op.marker.EndTxnMarker, a.op.marker.TransactionVersion)
+		if err == nil {
+			r.markerStaged(h.ProducerID())
 		}
-		return log.Duplicate{}, code.Errorf("Partition was not added to the transaction")
+		return dup, false, err
+	case r.rules.Origin == recordbatch.FromCoordinator:
+		return dup, false, nil
+	case h.IsTransactional():
+		if aside, err = r.standsAside(now, a, h); aside || err != nil {
+			return dup, aside, err
+		}
 	}
-	return r.Log().CheckProducer(h, origin)
+	dup, err = r.Log().CheckProducer(h, r.rules.Origin)
+	return dup, false, err
 }
 
 // write writes what is staged and answers, or lets wait, what was written.
@@ -310,6 +336,7 @@ func (r *Replica) failWaiting(code errcode.Code) {
 		})
 	}
 	r.dropAcks(len(r.acks))
+	r.failVerifications(code)
 	r.failDeletes(code)
 }
 
@@ -366,7 +393,7 @@ func (r *Replica) refuse(a appendEvent, err error) {
 func refusedByLog(code errcode.Code) bool {
 	switch code {
 	case errcode.OutOfOrderSequenceNumber, errcode.InvalidProducerEpoch, errcode.UnknownProducerId, errcode.InvalidTxnState,
-		errcode.TransactionAbortable, errcode.DuplicateSequenceNumber:
+		errcode.TransactionAbortable, errcode.DuplicateSequenceNumber, errcode.TransactionCoordinatorFenced:
 		return true
 	}
 	return false

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/recordbatch"
 	"chancery/services/storage"
 )
 
@@ -17,7 +18,11 @@ type AppendOp struct {
 	req  *storage.AppendRequest
 	done func(*storage.AppendResult)
 
+	// marker says that the batches are transaction markers; nil for everything else.
+	marker *Marker
+
 	mu      sync.Mutex
+	gather  *gather
 	result  storage.AppendResult
 	stages  []stage
 	pending int
@@ -30,6 +35,8 @@ type stage int8
 const (
 	// stageHeld waits for metadata: nothing has been decided.
 	stageHeld stage = iota
+	// stageAside waits for a transaction's coordinator: nothing has been written, and nothing will if the time is over.
+	stageAside
 	// stageQueued is in a replica's mailbox.
 	stageQueued
 	// stageWriting is being written or has been.
@@ -41,6 +48,9 @@ const (
 func NewAppendOp(req *storage.AppendRequest, done func(*storage.AppendResult)) *AppendOp {
 	n := len(req.Partitions)
 	op := &AppendOp{req: req, done: done, pending: n, stages: make([]stage, n)}
+	if req.TransactionalID != "" && n > 1 {
+		op.gather = &gather{left: n, has: make([]bool, n)}
+	}
 	op.result.Partitions = make([]storage.PartitionAppendResult, n)
 	for i := range req.Partitions {
 		p := &req.Partitions[i]
@@ -49,6 +59,20 @@ func NewAppendOp(req *storage.AppendRequest, done func(*storage.AppendResult)) *
 			BaseOffset: -1, LogAppendTimeMs: -1, LogStartOffset: -1, Leader: storage.NoLeader,
 		}
 	}
+	return op
+}
+
+// Marker is what is to be known of transaction markers beside their batches.
+type Marker struct {
+	recordbatch.EndTxnMarker
+	// TransactionVersion is the transaction.version by which the coordinator ends the transaction.
+	TransactionVersion int16
+}
+
+// NewMarkerOp begins a request whose batches are transaction markers, one for each partition.
+func NewMarkerOp(req *storage.AppendRequest, m Marker, done func(*storage.AppendResult)) *AppendOp {
+	op := NewAppendOp(req, done)
+	op.marker = &m
 	return op
 }
 
@@ -68,11 +92,11 @@ func (op *AppendOp) Watch(timeout time.Duration) {
 func (op *AppendOp) expire() {
 	for i := range op.stages {
 		op.mu.Lock()
-		written := op.stages[i] != stageHeld
+		stage := op.stages[i]
 		op.mu.Unlock()
 		op.settle(i, func(r *storage.PartitionAppendResult) {
-			r.Error, r.OutcomeUnknown = errcode.RequestTimedOut, written
-			if !written {
+			r.Error, r.OutcomeUnknown = errcode.RequestTimedOut, stage >= stageQueued
+			if stage == stageHeld {
 				// The node did not learn in time that it leads the partition: that is its answer.
 				r.Error = errcode.NotLeaderOrFollower
 			}
@@ -99,11 +123,13 @@ func (op *AppendOp) settle(i int, set func(*storage.PartitionAppendResult)) {
 		return
 	}
 	op.stages[i] = stageSettled
+	questions := op.gather.said(i)
 	set(&op.result.Partitions[i])
 	op.pending--
 	last := op.pending == 0
 	timer := op.timer
 	op.mu.Unlock()
+	questions.send()
 	if last {
 		if timer != nil {
 			timer.Stop()

@@ -47,6 +47,8 @@ type Env struct {
 	HeaderOnly bool
 	// LeaderQuota bounds what followers take of throttled partitions (leader.replication.throttled.rate).
 	LeaderQuota *throttle.Quota
+	// Transactions is how the coordinators of transactions are asked.
+	Transactions Transactions
 	// Image is the newest metadata image that the node has applied.
 	Image   func() metadata.Reader
 	Metrics *Metrics
@@ -83,6 +85,9 @@ type Replica struct {
 	batches []recordbatch.Batch
 	acks    []waitingAck
 	deletes []waitingDelete
+	// verifications are the producers whose transaction is being asked about, by id.
+	verifications map[int64]*verification
+	vouched       vouched
 }
 
 // home is where a replica lives. It changes when the replica moves to another log directory of the node.
@@ -107,7 +112,7 @@ type Options struct {
 
 // New makes a replica without a role.
 func New(env *Env, o Options) *Replica {
-	r := &Replica{key: o.Key, topic: o.Topic, env: env, shards: o.Shards, failed: o.Log == nil}
+	r := &Replica{key: o.Key, topic: o.Topic, env: env, shards: o.Shards, failed: o.Log == nil, vouched: noOneVouched}
 	r.home.Store(&home{o.Dir, o.Log})
 	var start, end int64
 	if o.Log != nil {
@@ -341,6 +346,7 @@ func (r *Replica) Retain(now time.Time) {
 			return
 		}
 		r.Log().ExpireProducers(now)
+		r.expireVerifications(now)
 		r.deleteRetired(now)
 	})
 }
