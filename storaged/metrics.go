@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"chancery/storaged/internal/cleaner"
 	"chancery/storaged/internal/node"
 	"chancery/storaged/internal/replica"
 )
@@ -58,6 +59,7 @@ func registerMetrics(meter metric.Meter, n *node.Node) (metric.Registration, err
 	size := b.gauge("chancery_storage_log_size_bytes", "Size of a replica's segments.")
 	end := b.gauge("chancery_storage_log_end_offset", "Offset of a replica's next record.")
 	start := b.gauge("chancery_storage_log_start_offset", "Offset of a replica's first record.")
+	cleaning := newCleanerGauges(&b)
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -67,6 +69,7 @@ func registerMetrics(meter metric.Meter, n *node.Node) (metric.Registration, err
 			o.ObserveInt64(byName[c.name], c.value(m), metric.WithAttributes(c.attributes...))
 		}
 		observeWaiting(o, waiting, n)
+		cleaning.observe(o, n.CleanerMetrics())
 		for name, value := range countReplicas(n) {
 			o.ObserveInt64(counts[name], value)
 		}
@@ -165,4 +168,39 @@ func (b *builder) keep(o metric.Int64Observable, err error) metric.Int64Observab
 	}
 	b.made = append(b.made, o)
 	return o
+}
+
+// cleanerGauges are the metrics of the log cleaner, with Kafka's names.
+type cleanerGauges struct {
+	bufferUtilization, recopy, cleanTime, delay, dirty, lastRun, partitions, bytes metric.Int64Observable
+}
+
+func newCleanerGauges(b *builder) *cleanerGauges {
+	gauge := func(name, description string) metric.Int64Observable {
+		return b.gauge("chancery_storage_log_cleaner_"+name, description)
+	}
+	return &cleanerGauges{
+		bufferUtilization: gauge("max_buffer_utilization_percent", "Largest use of a thread's dedupe buffer in its last pass."),
+		recopy:            gauge("recopy_percent", "Share of the bytes that stayed in the last passes."),
+		cleanTime:         gauge("max_clean_time_secs", "Longest last pass of a thread."),
+		delay:             gauge("max_compaction_delay_secs", "Longest time by which max.compaction.lag.ms was missed."),
+		dirty:             gauge("max_dirty_percent", "Dirty ratio of the dirtiest log."),
+		lastRun:           gauge("time_since_last_run_ms", "Time since the cleaner last looked for a log to clean."),
+		partitions:        gauge("uncleanable_partitions_count", "Logs that could not be cleaned and are left alone."),
+		bytes:             gauge("uncleanable_bytes", "Dirty bytes of the logs that could not be cleaned."),
+	}
+}
+
+func (g *cleanerGauges) observe(o metric.Observer, m cleaner.Metrics) {
+	o.ObserveInt64(g.bufferUtilization, m.MaxBufferUtilizationPercent)
+	o.ObserveInt64(g.recopy, m.CleanerRecopyPercent)
+	o.ObserveInt64(g.cleanTime, int64(m.MaxCleanTime.Seconds()))
+	o.ObserveInt64(g.delay, int64(m.MaxCompactionDelay.Seconds()))
+	o.ObserveInt64(g.dirty, m.MaxDirtyPercent)
+	o.ObserveInt64(g.lastRun, m.TimeSinceLastRun.Milliseconds())
+	for dir, count := range m.UncleanablePartitions {
+		at := metric.WithAttributes(attribute.String("log_directory", dir))
+		o.ObserveInt64(g.partitions, count, at)
+		o.ObserveInt64(g.bytes, m.UncleanableBytes[dir], at)
+	}
 }

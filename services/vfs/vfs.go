@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // FS is a file system.
@@ -27,6 +28,8 @@ type FS interface {
 	Rename(from, to string) error
 	Remove(name string) error
 	RemoveAll(name string) error
+	// Chtimes sets when a file was modified.
+	Chtimes(name string, modified time.Time) error
 	// SyncDir makes the entries of a directory durable.
 	SyncDir(name string) error
 }
@@ -82,6 +85,11 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 
 // RemoveAll removes a directory with everything in it.
 func (OS) RemoveAll(name string) error { return os.RemoveAll(name) }
+
+// Chtimes sets when a file was modified, and leaves the time of the last access alone.
+func (OS) Chtimes(name string, modified time.Time) error {
+	return os.Chtimes(name, time.Time{}, modified)
+}
 
 // SyncDir makes the entries of a directory durable.
 func (OS) SyncDir(name string) error {

@@ -59,6 +59,7 @@ type Records struct {
 	header  Header
 	rest    []byte
 	left    int32
+	raw     []byte
 	current Record
 	err     error
 }
@@ -99,6 +100,7 @@ func (r *Records) Next() bool {
 		r.err = invalid(err)
 		return false
 	}
+	r.raw = r.rest[:len(r.rest)-len(rest)]
 	r.rest = rest
 	r.left--
 	if r.left == 0 && len(rest) > 0 {
@@ -110,6 +112,9 @@ func (r *Records) Next() bool {
 
 // Record is the current record; it is overwritten by Next.
 func (r *Records) Record() *Record { return &r.current }
+
+// Raw is the current record as it is in the batch, with its length.
+func (r *Records) Raw() []byte { return r.raw }
 
 // Err is what was wrong, with code InvalidRecord, or nil.
 func (r *Records) Err() error { return r.err }

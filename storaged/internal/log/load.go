@@ -54,6 +54,10 @@ func (l *Log) load(clean bool) error {
 	}
 	l.logStart = l.loadedStart(epochsKnown)
 	l.recoveryPoint = min(l.recoveryPoint, l.logEnd)
+	if l.cleanedTo > l.logEnd {
+		l.logger.Warn("the log was cleaned further than it goes: it counts as not cleaned", "cleaned", l.cleanedTo, "end", l.logEnd)
+		l.cleanedTo = 0
+	}
 	if clean {
 		l.recoveryPoint = l.logEnd
 	}

@@ -49,6 +49,8 @@ type Options struct {
 	// LogStartOffset and RecoveryPoint are from the checkpoints; 0 when there is none.
 	LogStartOffset int64
 	RecoveryPoint  int64
+	// CleanedTo is from the cleaner's checkpoint; 0 when there is none.
+	CleanedTo int64
 	// CleanShutdown says that the log was closed: nothing has to be recovered.
 	CleanShutdown bool
 	// ProducerIDExpiration is producer.id.expiration.ms.
@@ -113,7 +115,7 @@ type Log struct {
 	jitter    func(int64) int64
 	rolled    func()
 
-	// What follows up to mu belongs to the writer.
+	// What follows up to mu belongs to the writer, which changes config under the lock, for the cleaner to read.
 	config    *configdef.Topic
 	producers producers
 	// snapshots are the offsets of the snapshots on disk, sorted.
@@ -144,8 +146,12 @@ type Log struct {
 	epochsDirty   bool
 	metadataDirty bool
 	dirDirty      bool
-	// cuts counts truncations, so that readers can tell a file that was cut under them from a broken one.
-	cuts uint64
+	// cleanedTo is the offset below which the cleaner has compared all keys; 0 before it has come.
+	cleanedTo int64
+	// cuts counts truncations, and changes those and the segments that the cleaner has put into others' places: so readers
+	// can tell a file that was changed under them from a broken one.
+	cuts    uint64
+	changes uint64
 	// recent are the newest batches of the active segment.
 	recent recentBatches
 }
@@ -158,7 +164,7 @@ func Open(o Options) (*Log, error) {
 		dir: filepath.Join(o.Dir, o.DirName), topic: o.Topic, partition: o.Partition, topicID: o.TopicID,
 		fs: o.FS, logger: o.Logger.With("topic", o.Topic, "partition", o.Partition), codecs: o.Codecs, pools: o.Pools, now: o.Now,
 		after: o.After, jitter: o.Jitter, rolled: o.Rolled, config: o.Config,
-		logStart: o.LogStartOffset, recoveryPoint: o.RecoveryPoint, firstUnstable: -1,
+		logStart: o.LogStartOffset, recoveryPoint: o.RecoveryPoint, cleanedTo: o.CleanedTo, firstUnstable: -1,
 	}
 	l.producers.expiration = o.ProducerIDExpiration
 	l.lastFlush = o.Now()
@@ -280,6 +286,13 @@ func (l *Log) RecoveryPoint() int64 {
 	return l.recoveryPoint
 }
 
+// changesNow is how often what readers may be looking at has been replaced.
+func (l *Log) changesNow() uint64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.changes
+}
+
 // LastFlush is when Flush last made everything durable, or when the log was opened.
 func (l *Log) LastFlush() time.Time {
 	l.mu.RLock()
@@ -337,7 +350,11 @@ func (l *Log) Segments() []SegmentInfo {
 }
 
 // SetConfig changes the topic's configs. Writer only.
-func (l *Log) SetConfig(c *configdef.Topic) { l.config = c }
+func (l *Log) SetConfig(c *configdef.Topic) {
+	l.mu.Lock()
+	l.config = c
+	l.mu.Unlock()
+}
 
 // SetHighWatermark tells how far records are committed: transactions whose markers lie below are done, and retention
 // deletes nothing above. Writer only.

@@ -82,8 +82,8 @@ type segmentView struct {
 	// end is the offset after the segment.
 	end int64
 	// active says that recent of the log is about this segment.
-	active bool
-	cuts   uint64
+	active  bool
+	changes uint64
 }
 
 // segmentAt gives the place of the segment that an offset belongs to; -1 when it lies before all. The lock is held.
@@ -106,7 +106,7 @@ func (l *Log) viewOf(offset int64) (segmentView, bool) {
 	}
 	i := max(0, l.segmentAt(offset))
 	s := l.segments[i]
-	v := segmentView{log: l, segment: s, file: s.file, offsets: s.offsets, loaded: s.loaded, size: s.size, end: l.logEnd, cuts: l.cuts}
+	v := segmentView{log: l, segment: s, file: s.file, offsets: s.offsets, loaded: s.loaded, size: s.size, end: l.logEnd, changes: l.changes}
 	v.active = i == len(l.segments)-1
 	if !v.active {
 		v.end = l.segments[i+1].base
@@ -148,11 +148,12 @@ func (v *segmentView) prepare() error {
 	return nil
 }
 
-// moved says whether the log was cut since the view was made, so that what was found may be wrong.
+// moved says whether the log was cut, or the cleaner has replaced segments, since the view was made, so that what was found
+// may be wrong.
 func (v *segmentView) moved() bool {
 	v.log.mu.RLock()
 	defer v.log.mu.RUnlock()
-	return v.log.cuts != v.cuts
+	return v.log.changes != v.changes
 }
 
 // readError tells a file that was cut during the read from a broken one.
@@ -205,7 +206,7 @@ func (v *segmentView) find(offset int64) (recentBatch, error) {
 		v.log.mu.RLock()
 		b, ok := v.log.recent.find(offset)
 		// The writer may have begun another segment, or cut this one, since the view was made.
-		ok = ok && v.log.cuts == v.cuts && v.log.active() == v.segment && b.position+int64(b.size) <= v.size
+		ok = ok && v.log.changes == v.changes && v.log.active() == v.segment && b.position+int64(b.size) <= v.size
 		v.log.mu.RUnlock()
 		if ok {
 			return b, nil
@@ -257,7 +258,7 @@ func (v *segmentView) cut(first recentBatch, maxBytes int, minOne bool) (int64, 
 	if v.active {
 		v.log.mu.RLock()
 		end, ok := v.log.recent.floor(most)
-		ok = ok && v.log.cuts == v.cuts && v.log.active() == v.segment && end >= first.position
+		ok = ok && v.log.changes == v.changes && v.log.active() == v.segment && end >= first.position
 		v.log.mu.RUnlock()
 		if ok {
 			return end, nil
@@ -390,4 +391,22 @@ func (l *Log) abortedOf(s *segment) ([]abortedTxn, error) {
 		s.aborted, s.abortedLoaded = list, true
 	}
 	return s.aborted, nil
+}
+
+// ReadCommitted is Read, with the aborted transactions that a reader of offsets below limit has to skip.
+func (l *Log) ReadCommitted(offset int64, maxBytes int, limit int64, minOne bool) (storage.Records, []storage.AbortedTransaction, error) {
+	for range readRetries {
+		// The cleaner drops an aborted transaction together with its records, so both must be from before or after it.
+		before := l.changesNow()
+		r, err := l.Read(offset, maxBytes, limit, minOne)
+		if err != nil {
+			return r, nil, err
+		}
+		aborted, err := l.AbortedTransactions(offset, limit)
+		if l.changesNow() == before {
+			return r, aborted, err
+		}
+		r.Release()
+	}
+	return storage.Records{}, nil, errcode.UnknownServerError.Wrap(fmt.Errorf("read %s at %d: %w", l.dir, offset, errMoved))
 }

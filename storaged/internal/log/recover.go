@@ -1,6 +1,7 @@
 package log
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -35,9 +36,9 @@ func (l *Log) recoverFrom(offset int64) error {
 		if err != nil {
 			return fmt.Errorf("recover segment %d: %w", s.base, err)
 		}
-		if !cut && i+1 < len(l.segments) && r.end < l.segments[i+1].base && !l.config.CleanupCompact {
-			// Only the cleaner leaves gaps between segments. Without it the end of this one never reached the disk, and
-			// what is behind must not be read as if nothing were missing.
+		if !cut && i+1 < len(l.segments) && r.end < l.segments[i+1].base && !l.config.CleanupCompact && r.end >= l.cleanedTo {
+			// Only the cleaner leaves gaps between segments, also in a topic that is not compacted any more. Where it has not
+			// been, the end of this one never reached the disk, and what is behind must not be read as if nothing were missing.
 			cut, r.reason = true, fmt.Errorf("%w: offsets %d to %d are missing", errBatch, r.end, l.segments[i+1].base)
 		}
 		if !cut {
@@ -294,6 +295,9 @@ type batchReader struct {
 	file vfs.File
 	at   int64 // in the file, of the byte after buf
 	end  int64
+	// bufferBytes is how much is read at once, recoverBuffer if 0.
+	bufferBytes int
+
 	buf  []byte
 	rest []byte // what of buf has not been given out
 }
@@ -330,7 +334,7 @@ func (b *batchReader) want(n int) error {
 		return nil
 	}
 	left := len(b.rest) + int(b.end-b.at)
-	if size := max(n, min(recoverBuffer, left)); cap(b.buf) < size {
+	if size := max(n, min(cmp.Or(b.bufferBytes, recoverBuffer), left)); cap(b.buf) < size {
 		old := b.rest
 		b.buf = make([]byte, size)
 		b.rest = b.buf[:copy(b.buf, old)]

@@ -87,8 +87,11 @@ func (l *Log) OffsetOfMaxTimestamp() (TimestampOffset, bool, error) {
 
 func (l *Log) retryTimes(f func() (TimestampOffset, bool, error)) (TimestampOffset, bool, error) {
 	for range readRetries {
+		// A segment that is not there any more has been deleted, or others have taken its place. Only then it must be looked
+		// for again.
+		before := l.changesNow()
 		t, found, err := f()
-		if !errors.Is(err, errMoved) {
+		if !errors.Is(err, errMoved) && l.changesNow() == before {
 			return t, found, err
 		}
 	}
@@ -135,7 +138,7 @@ func (l *Log) viewOfSegment(s *segment) (segmentView, bool) {
 	if i < 0 || l.segments[i] != s || l.closed.Load() {
 		return segmentView{}, false
 	}
-	v := segmentView{log: l, segment: s, file: s.file, offsets: s.offsets, loaded: s.loaded, size: s.size, end: l.logEnd, cuts: l.cuts}
+	v := segmentView{log: l, segment: s, file: s.file, offsets: s.offsets, loaded: s.loaded, size: s.size, end: l.logEnd, changes: l.changes}
 	v.active = i == len(l.segments)-1
 	if !v.active {
 		v.end = l.segments[i+1].base

@@ -102,10 +102,12 @@ func (l *Log) cutSegment(s *segment, position, end int64, removed []*segment) er
 	// Readers must know before the file changes, so that what they find there then is not taken for a broken disk.
 	l.mu.Lock()
 	l.cuts++
+	l.changes++
 	l.segments = l.segments[: l.segmentAt(s.base)+1 : l.segmentAt(s.base)+1]
 	s.size, l.logEnd = position, end
 	l.logStart = min(l.logStart, end)
 	l.recoveryPoint = min(l.recoveryPoint, end)
+	l.cleanedTo = min(l.cleanedTo, end)
 	l.highWatermark = min(l.highWatermark, end)
 	l.recent.cut(position)
 	if len(removed) > 0 {
@@ -209,9 +211,11 @@ func (l *Log) startAt(offset int64) error {
 	}
 	l.mu.Lock()
 	l.cuts++
+	l.changes++
 	l.segments = []*segment{s}
 	l.logStart, l.logEnd, l.highWatermark, l.firstUnstable = offset, offset, offset, -1
 	l.recoveryPoint = offset
+	l.cleanedTo = 0
 	l.epochs = nil
 	l.recent.clear()
 	l.dirDirty = true

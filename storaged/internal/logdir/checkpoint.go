@@ -18,6 +18,7 @@ const (
 	HighWatermarkFile = "replication-offset-checkpoint"
 	RecoveryPointFile = "recovery-point-offset-checkpoint"
 	LogStartFile      = "log-start-offset-checkpoint"
+	CleanerFile       = "cleaner-offset-checkpoint"
 )
 
 // checkpointVersion is the first line of every checkpoint.

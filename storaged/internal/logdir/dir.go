@@ -30,7 +30,7 @@ type Dir struct {
 	// replicas is how many replicas live here, for placement.
 	replicas atomic.Int64
 
-	highWatermarks, recoveryPoints, logStarts Offsets
+	highWatermarks, recoveryPoints, logStarts, cleaned Offsets
 }
 
 // openDir makes a directory ours and reads what is at its root.
@@ -71,7 +71,10 @@ func (d *Dir) open(nodeID int32) (meta, error) {
 	if d.recoveryPoints, err = ReadOffsets(d.file(RecoveryPointFile)); err != nil {
 		return m, err
 	}
-	d.logStarts, err = ReadOffsets(d.file(LogStartFile))
+	if d.logStarts, err = ReadOffsets(d.file(LogStartFile)); err != nil {
+		return m, err
+	}
+	d.cleaned, err = ReadOffsets(d.file(CleanerFile))
 	return m, err
 }
 
@@ -127,6 +130,9 @@ func (d *Dir) Fail(err error) bool { return d.failure.CompareAndSwap(nil, &err) 
 func (d *Dir) Checkpointed(r Replica) (highWatermark, recoveryPoint, logStart int64) {
 	return d.highWatermarks[r], d.recoveryPoints[r], d.logStarts[r]
 }
+
+// CleanedTo is the offset up to which a replica's log was clean when the directory was opened; 0 when it never was.
+func (d *Dir) CleanedTo(r Replica) int64 { return d.cleaned[r] }
 
 // Write replaces a checkpoint. A failure takes the directory offline.
 func (d *Dir) Write(name string, offsets Offsets) error {

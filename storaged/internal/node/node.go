@@ -19,6 +19,7 @@ import (
 	"chancery/services/metadata"
 	"chancery/services/storage"
 	"chancery/services/vfs"
+	"chancery/storaged/internal/cleaner"
 	"chancery/storaged/internal/fetcher"
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
@@ -88,6 +89,11 @@ type Node struct {
 	pools      *log.Pools
 	// describing has a place for each segment that may be checked at a time.
 	describing chan struct{}
+	cleaner    *cleaner.Cleaner
+	// cleaning says that the cleaner has been started.
+	cleaning atomic.Bool
+	// checkpoints writes the cleaner's offsets, from several of its threads.
+	checkpoints *checkpointWriter
 
 	stopping chan struct{}
 	tasks    sync.WaitGroup
@@ -172,6 +178,8 @@ func New(o Options) *Node {
 		Logger:            o.Logger,
 	})
 	n.flushes = newFlusher()
+	n.checkpoints = &checkpointWriter{node: n}
+	n.cleaner = newCleaner(n)
 	n.isr = newISRSender(n)
 	n.places = newPlaceSender(n)
 	n.moves = newMoves(n)
@@ -209,6 +217,7 @@ func (n *Node) Stop() {
 	n.publishing.mu.Unlock()
 	n.cancel()
 	n.tasks.Wait()
+	n.cleaner.Stop()
 	n.fetchers.Close()
 	n.moves.Close()
 	n.isr.close()

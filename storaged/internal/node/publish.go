@@ -113,8 +113,10 @@ func (c *change) configs() {
 
 // reconfigure takes new settings of the node itself.
 func (n *Node) reconfigure(config *configdef.Node) {
+	before := n.config.Load()
 	n.config.Store(config)
 	n.quotas.configure(config)
+	n.reconfigureCleaner(before, config)
 }
 
 func (c *change) topicConfig(topic string) *configdef.Topic {
@@ -253,14 +255,16 @@ func (n *Node) openReplica(o opening, config *configdef.Topic, cordoned []uuid.U
 	}
 	options.Dir = at.Dir
 	highWatermark, recoveryPoint, logStart := at.Dir.Checkpointed(name)
+	cleanedTo := at.Dir.CleanedTo(name)
 	if at.New {
 		// What was checkpointed belonged to an earlier replica of that name.
-		highWatermark, recoveryPoint, logStart = 0, 0, 0
+		highWatermark, recoveryPoint, logStart, cleanedTo = 0, 0, 0, 0
 	}
 	// The log tells of a new segment only when the replica writes to it, which it does not do before it has been made.
 	var r *replica.Replica
 	logOptions := n.logOptions(options.Key, name.Topic, at.Dir, config)
 	logOptions.LogStartOffset, logOptions.RecoveryPoint, logOptions.CleanShutdown = logStart, recoveryPoint, at.Dir.Clean()
+	logOptions.CleanedTo = cleanedTo
 	logOptions.Rolled = func() { n.flushes.add(r) }
 	opened, err := n.o.OpenLog(logOptions)
 	if err != nil {

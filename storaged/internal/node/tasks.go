@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"maps"
+	"sync"
 	"time"
 
 	"chancery/storaged/internal/logdir"
@@ -20,10 +21,15 @@ func (n *Node) startTasks(ctx context.Context) {
 	n.every(ctx, config.Duration("log.flush.offset.checkpoint.interval.ms"), recoveryPoints.recoveryPoints)
 	logStarts := &checkpointWriter{node: n}
 	n.every(ctx, config.Duration("log.flush.start.offset.checkpoint.interval.ms"), logStarts.logStarts)
+	n.every(ctx, config.Duration("log.flush.offset.checkpoint.interval.ms"), n.checkpoints.cleanerOffsets)
 	n.every(ctx, config.Duration("log.retention.check.interval.ms"), n.retain)
 	n.every(ctx, config.Duration("remote.log.manager.task.interval.ms"), n.retainTiered)
 	n.every(ctx, config.Duration("log.flush.scheduler.interval.ms"), n.flushDue)
 	n.every(ctx, time.Second, n.releaseHeld)
+	if config.Bool("log.cleaner.enable") {
+		n.cleaning.Store(true)
+		n.cleaner.Start(cleanerConfig(n.config.Load()))
+	}
 }
 
 // every runs a task again and again, one run after the other.
@@ -87,7 +93,9 @@ func (n *Node) flushDue() {
 
 // checkpointWriter writes one kind of checkpoint, and only when it has changed.
 type checkpointWriter struct {
-	node    *Node
+	node *Node
+
+	mu      sync.Mutex
 	written map[*logdir.Dir]logdir.Offsets
 }
 
@@ -108,6 +116,8 @@ func (w *checkpointWriter) logStarts() {
 }
 
 func (w *checkpointWriter) write(file string, offset func(*replica.Replica) (int64, bool)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	found := map[*logdir.Dir]logdir.Offsets{}
 	for _, d := range w.node.o.Dirs.Online() {
 		found[d] = logdir.Offsets{}
@@ -142,4 +152,5 @@ func (n *Node) checkpointHighWatermarks() { (&checkpointWriter{node: n}).highWat
 func (n *Node) checkpointLogs() {
 	(&checkpointWriter{node: n}).recoveryPoints()
 	(&checkpointWriter{node: n}).logStarts()
+	n.checkpoints.cleanerOffsets()
 }

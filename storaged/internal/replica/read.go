@@ -72,34 +72,37 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 	if p.FetchOffset >= end || maxBytes <= 0 && !minOne {
 		return res, v
 	}
-	records, err := r.Log().Read(p.FetchOffset, maxBytes, end, minOne)
-	if err == nil && req.Isolation == storage.ReadCommitted && !follower {
-		res.AbortedTransactions, err = r.aborted(p.FetchOffset, end, &records)
+	var err error
+	if req.Isolation == storage.ReadCommitted && !follower {
+		res.Records, res.AbortedTransactions, err = r.Log().ReadCommitted(p.FetchOffset, maxBytes, end, minOne)
+		res.AbortedTransactions = abortedIn(&res, p.FetchOffset, end)
+	} else {
+		res.Records, err = r.Log().Read(p.FetchOffset, maxBytes, end, minOne)
 	}
 	if err != nil {
-		records.Release()
+		res.Records.Release()
+		res.Records = storage.Records{}
 		if errcode.Of(err) == errcode.OffsetMovedToTieredStorage {
 			return r.movedToTier(req, p, v, &res), v // it was deleted here since the view was made
 		}
 		return r.readFailed(p, v, err), v
 	}
-	res.Records = records
 	return res, v
 }
 
-// aborted are the transactions that a reader of these records has to skip. Where the records end is told by the batch behind
-// them.
-func (r *Replica) aborted(from, limit int64, records *storage.Records) ([]storage.AbortedTransaction, error) {
-	list, err := r.Log().AbortedTransactions(from, limit)
-	if err != nil || len(list) == 0 || len(records.Files) == 0 {
-		return list, err
+// abortedIn leaves only those of the aborted transactions that a reader of the records has to skip. Where the records end is
+// told by the batch behind them.
+func abortedIn(res *storage.FetchPartitionResult, from, limit int64) []storage.AbortedTransaction {
+	list, files := res.AbortedTransactions, res.Records.Files
+	if len(list) == 0 || len(files) == 0 {
+		return list
 	}
-	last := &records.Files[len(records.Files)-1]
+	last := &files[len(files)-1]
 	var base [8]byte
 	if _, err := last.File.ReadAt(base[:], last.Offset+int64(last.Length)); err == nil {
 		limit = min(limit, max(from+1, int64(binary.BigEndian.Uint64(base[:]))))
 	}
-	return slices.DeleteFunc(list, func(t storage.AbortedTransaction) bool { return t.FirstOffset >= limit }), nil
+	return slices.DeleteFunc(list, func(t storage.AbortedTransaction) bool { return t.FirstOffset >= limit })
 }
 
 // outOfRange tells a reader where the log begins, which followers start again from.
