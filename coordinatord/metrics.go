@@ -80,12 +80,7 @@ func (m *metrics) close() { _ = m.registration.Unregister() }
 func (m *metrics) observe(ctx context.Context, to metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	m.server.mu.Lock()
-	shards := make(map[int32]*shard, len(m.server.owned))
-	for number, o := range m.server.owned {
-		shards[number] = o.shard
-	}
-	m.server.mu.Unlock()
+	shards := m.server.groups.all()
 	serving := int64(0)
 	for number, sh := range shards {
 		at := metric.WithAttributes(attribute.String("shard", strconv.Itoa(int(number))))

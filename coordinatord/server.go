@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,25 +65,10 @@ type Server struct {
 	// image is the newest image that has been published here; it may be ahead of Deps.Metadata.Image.
 	image atomic.Pointer[metadata.Image]
 
-	mu sync.Mutex
-	// topicID is that of __consumer_offsets when the shards were last looked at.
-	topicID uuid.UUID
-	owned   map[int32]*ownedShard
-	// changed is closed and replaced when owned changes.
-	changed  chan struct{}
-	draining bool
-	// ending waits for the goroutines that end shards or start them again.
-	ending sync.WaitGroup
+	groups *groupShards
 }
 
-// ownedShard is a shard that the metadata gives to this instance.
-type ownedShard struct {
-	number int32
-	epoch  int32
-	shard  *shard
-	// release is closed when the shard is not wanted any more.
-	release chan struct{}
-}
+type groupShards = shardSet[group.Command, *group.Record, group.Reply]
 
 // New makes an instance. Register makes it reachable, Start makes it a member.
 func New(config Config, deps Deps) (*Server, error) {
@@ -99,10 +83,9 @@ func New(config Config, deps Deps) (*Server, error) {
 		deps:     deps,
 		codecs:   recordbatch.NewCodecs(),
 		slots:    make(chan struct{}, max(1, set.loadConcurrency)),
-		owned:    map[int32]*ownedShard{},
-		changed:  make(chan struct{}),
 	}
 	s.image.Store(deps.Metadata.Image())
+	s.groups = newShardSet(config.NodeID, metadata.GroupShard, internaltopic.ConsumerOffsets, s.image.Load, s.newGroupShard)
 	s.handler = handler.New(set.bounds, s, images{deps.Metadata})
 	s.member = controllerclient.NewMember(deps.Controller, controllerclient.MemberConfig{
 		Kind:              controllerv1.ServiceKind_SERVICE_KIND_COORDINATOR,
@@ -172,10 +155,10 @@ func (s *Server) Stop(ctx context.Context) error {
 	leaveCtx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	err := s.member.Leave(leaveCtx)
 	if err == nil {
-		s.awaitHandOver(leaveCtx)
+		s.groups.awaitEmpty(leaveCtx)
 	}
 	cancel()
-	s.drain(ctx)
+	s.groups.drain(ctx)
 	s.metrics.close()
 	stopErr := s.member.Stop(ctx)
 	if errors.Is(stopErr, context.DeadlineExceeded) {
@@ -184,35 +167,6 @@ func (s *Server) Stop(ctx context.Context) error {
 		return nil
 	}
 	return stopErr
-}
-
-// awaitHandOver waits until the metadata gives this instance no shard any more.
-func (s *Server) awaitHandOver(ctx context.Context) {
-	for {
-		s.mu.Lock()
-		n, changed := len(s.owned), s.changed
-		s.mu.Unlock()
-		if n == 0 {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// drain ends the shards that are still here.
-func (s *Server) drain(ctx context.Context) {
-	s.mu.Lock()
-	s.draining = true
-	for number, o := range s.owned {
-		s.releaseLocked(ctx, o, nil)
-		delete(s.owned, number)
-	}
-	s.mu.Unlock()
-	s.ending.Wait()
 }
 
 // Failed is nil: the instance goes on trying.
@@ -224,112 +178,8 @@ func (s *Server) Ready() error { return s.member.Ready() }
 // publish follows which shards are ours, and which topics are gone.
 func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *metadata.Image) {
 	s.image.Store(image)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.draining {
-		return
-	}
-	if s.assignmentChanged(delta, image) {
-		s.assign(ctx, image)
-	}
+	s.groups.follow(ctx, delta, image)
 	s.forgetTopics(delta)
-}
-
-// assignmentChanged says whether the shards have to be looked at.
-func (s *Server) assignmentChanged(delta *metadata.Delta, image *metadata.Image) bool {
-	if topic := image.TopicByName(internaltopic.ConsumerOffsets); topic == nil && !s.topicID.IsZero() || topic != nil && topic.ID != s.topicID {
-		return true
-	}
-	for id := range delta.Shards() {
-		if id.Kind == metadata.GroupShard {
-			return true
-		}
-	}
-	return false
-}
-
-// assign starts the shards that are ours and ends the others. The topic itself may have been made anew.
-func (s *Server) assign(ctx context.Context, image *metadata.Image) {
-	wanted := map[int32]int32{} // epoch by shard
-	topic := image.TopicByName(internaltopic.ConsumerOffsets)
-	remade := topic == nil || topic.ID != s.topicID
-	s.topicID = uuid.Zero
-	if topic != nil {
-		s.topicID = topic.ID
-		for id, a := range image.Shards() {
-			if id.Kind == metadata.GroupShard && a.Owner == s.config.NodeID && int(id.Shard) < len(topic.Partitions) {
-				wanted[id.Shard] = a.Epoch
-			}
-		}
-	}
-	for number, o := range s.owned {
-		if epoch, ok := wanted[number]; ok && epoch == o.epoch && !remade {
-			delete(wanted, number)
-			continue
-		}
-		delete(s.owned, number)
-		var next *ownedShard
-		if epoch, ok := wanted[number]; ok {
-			next = s.own(number, epoch, image)
-			delete(wanted, number)
-		}
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopShardTimeout)
-		s.releaseLocked(stopCtx, o, func() {
-			cancel()
-			if next != nil {
-				s.run(next)
-			}
-		})
-	}
-	for number, epoch := range wanted {
-		s.run(s.own(number, epoch, image))
-	}
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// own makes a shard that is ours. It answers that it loads until it is run.
-func (s *Server) own(number, epoch int32, image *metadata.Image) *ownedShard {
-	o := &ownedShard{number: number, epoch: epoch, shard: s.newShard(number, epoch, image), release: make(chan struct{})}
-	s.owned[number] = o
-	return o
-}
-
-// run starts a shard and watches over it.
-func (s *Server) run(o *ownedShard) {
-	o.shard.Start()
-	s.ending.Go(func() { s.watch(o) })
-}
-
-// watch starts a shard again that has ended though it is ours: it was refused because another instance owns it, which
-// this instance is about to learn, or its log could not be read.
-func (s *Server) watch(o *ownedShard) {
-	select {
-	case <-o.release:
-		return
-	case <-o.shard.Done():
-	}
-	select {
-	case <-o.release:
-		return
-	case <-time.After(restartDelay):
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.owned[o.number] == o {
-		s.run(s.own(o.number, o.epoch, s.image.Load()))
-	}
-}
-
-// releaseLocked ends a shard without making the caller wait, and then goes on with after.
-func (s *Server) releaseLocked(ctx context.Context, o *ownedShard, after func()) {
-	close(o.release)
-	s.ending.Go(func() {
-		o.shard.Stop(ctx)
-		if after != nil {
-			after()
-		}
-	})
 }
 
 // forgetTopics makes the shards delete the offsets of topics that are gone. Shards that load look for themselves.
@@ -348,17 +198,14 @@ func (s *Server) forgetTopics(delta *metadata.Delta) {
 	if len(gone) == 0 {
 		return
 	}
-	command := &group.TopicsGone{Gone: func(name string, id uuid.UUID) bool { return gone[topic{name, id}] }}
-	for _, o := range s.owned {
-		o.shard.Tell(command)
-	}
+	s.groups.tell(&group.TopicsGone{Gone: func(name string, id uuid.UUID) bool { return gone[topic{name, id}] }})
 }
 
-// newShard makes a shard with its log. The caller holds the lock.
-func (s *Server) newShard(number, epoch int32, image *metadata.Image) *shard {
-	name := fmt.Sprintf("%s-%d", internaltopic.ConsumerOffsets, number)
+// newGroupShard makes a shard of groups with its log.
+func (s *Server) newGroupShard(spec shardSpec) *shard {
+	name := fmt.Sprintf("%s-%d", internaltopic.ConsumerOffsets, spec.number)
 	config := s.settings.groups
-	config.MaxBatchBytes = maxBatchBytes(image)
+	config.MaxBatchBytes = maxBatchBytes(spec.image, internaltopic.ConsumerOffsets)
 	config.Logger = s.deps.Logger.With(slog.String("shard", name))
 	var made *shard
 	made = statemachine.NewShard(statemachine.Config[group.Command, *group.Record, group.Reply]{
@@ -366,20 +213,8 @@ func (s *Server) newShard(number, epoch int32, image *metadata.Image) *shard {
 		New: func() statemachine.Machine[group.Command, *group.Record, group.Reply] {
 			return group.New(config)
 		},
-		Codec: group.Codec{},
-		Log: statemachine.NewPartition(statemachine.PartitionConfig{
-			Topic:       internaltopic.ConsumerOffsets,
-			TopicID:     s.topicID,
-			Partition:   number,
-			WriterEpoch: epoch,
-			AssignedAt:  image.Offset(),
-			Images:      images{s.deps.Metadata},
-			Nodes:       s.deps.Nodes,
-			Codecs:      s.codecs,
-			LoadSlots:   s.slots,
-			FetchBytes:  s.settings.loadBufferBytes,
-			Logger:      s.deps.Logger,
-		}),
+		Codec:          group.Codec{},
+		Log:            s.logOf(internaltopic.ConsumerOffsets, spec, s.settings.loadBufferBytes),
 		Compression:    s.settings.compression,
 		Codecs:         s.codecs,
 		MaxBatchBytes:  config.MaxBatchBytes,
@@ -389,6 +224,23 @@ func (s *Server) newShard(number, epoch int32, image *metadata.Image) *shard {
 		Logger:         s.deps.Logger,
 	})
 	return made
+}
+
+// logOf is the log of a shard.
+func (s *Server) logOf(topic string, spec shardSpec, fetchBytes int32) *statemachine.Partition {
+	return statemachine.NewPartition(statemachine.PartitionConfig{
+		Topic:       topic,
+		TopicID:     spec.topicID,
+		Partition:   spec.number,
+		WriterEpoch: spec.epoch,
+		AssignedAt:  spec.image.Offset(),
+		Images:      images{s.deps.Metadata},
+		Nodes:       s.deps.Nodes,
+		Codecs:      s.codecs,
+		LoadSlots:   s.slots,
+		FetchBytes:  fetchBytes,
+		Logger:      s.deps.Logger,
+	})
 }
 
 // pruneTopics makes a shard that has loaded delete the offsets of topics that went while nobody looked.

@@ -2,17 +2,11 @@ package coordinatord
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strconv"
-	"sync"
 
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/handler"
-	"chancery/services/kafka/errcode"
-	"chancery/services/kafka/internaltopic"
 	"chancery/services/metadata"
-	"chancery/services/statemachine"
 )
 
 var _ handler.Shards = (*Server)(nil)
@@ -24,23 +18,13 @@ const (
 	maxQueuedBytes = 16 << 20
 )
 
-// maxBatchBytes is the largest batch that the offsets topic takes.
-func maxBatchBytes(image *metadata.Image) int {
-	configured := image.Config(metadata.ResourceTopic, internaltopic.ConsumerOffsets)["max.message.bytes"]
+// maxBatchBytes is the largest batch that an internal topic takes.
+func maxBatchBytes(image *metadata.Image, topic string) int {
+	configured := image.Config(metadata.ResourceTopic, topic)["max.message.bytes"]
 	if n, err := strconv.Atoi(configured); err == nil && n > 0 {
 		return n
 	}
 	return defaultMaxBatchBytes
-}
-
-// find gives the shard of a number, nil when it is not ours.
-func (s *Server) find(number int32) *shard {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o := s.owned[number]; o != nil {
-		return o.shard
-	}
-	return nil
 }
 
 // Do carries out a command on a shard. It first catches up with the sender's metadata: the sender may know before us that the
@@ -49,11 +33,7 @@ func (s *Server) Do(ctx context.Context, number int32, metadataOffset int64, com
 	if err := s.catchUp(ctx, metadataOffset); err != nil {
 		return nil, err
 	}
-	sh := s.find(number)
-	if sh == nil {
-		return nil, errcode.NotCoordinator.Wrap(fmt.Errorf("shard %d is not here: %w", number, statemachine.ErrNotDecided))
-	}
-	return sh.Do(ctx, command)
+	return s.groups.do(ctx, number, command)
 }
 
 func (s *Server) catchUp(ctx context.Context, metadataOffset int64) error {
@@ -68,29 +48,5 @@ func (s *Server) DoAll(ctx context.Context, metadataOffset int64, command group.
 	if err := s.catchUp(ctx, metadataOffset); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	shards := make([]*shard, 0, len(s.owned))
-	for _, o := range s.owned {
-		shards = append(shards, o.shard)
-	}
-	s.mu.Unlock()
-	replies := make([]group.Reply, len(shards))
-	errs := make([]error, len(shards))
-	var wg sync.WaitGroup
-	for i, sh := range shards {
-		wg.Go(func() {
-			reply, err := sh.Do(ctx, command)
-			if errcode.Of(err) == errcode.NotCoordinator {
-				return // it has moved, and its new owner answers for it
-			}
-			replies[i], errs[i] = reply, err
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return nil, err
-		}
-	}
-	return replies, ctx.Err()
+	return s.groups.doAll(ctx, command)
 }
