@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+
+	"chancery/services/objectstore/quota"
 )
 
 // Config bounds what a reader uses. DefaultConfig has what suits most.
@@ -48,4 +50,6 @@ func (c *Config) Check() error {
 type Deps struct {
 	Meter  metric.Meter
 	Logger *slog.Logger
+	// FetchLimiter, unless it is nil, bounds the bytes that are read from the store.
+	FetchLimiter *quota.Limiter
 }

@@ -19,8 +19,19 @@
 //	reader, err := coldread.New(manager, config, deps)
 //	reader.Read(ctx, ReadRequest) (*ReadResult, error)          // batches from an offset on
 //	reader.OffsetForTimestamp(ctx, segments, timestampMs, minOffset) (TimestampOffset, bool, error)
-//	reader.AbortedTransactions(ctx, segments, from, to) ([]storage.AbortedTransaction, error)
+//	reader.AbortedTransactions(ctx, segments, from, to) (list, complete, error)
 //	reader.Indexes(ctx, segment) (*objectstore.Indexes, error)  // producer snapshot and leader epochs among them
-//	reader.Forget(segmentIDs...)                                // after a deletion
+//	reader.Forget(segments...)                                  // after a deletion
 //	reader.Close() error
+//
+// # Metrics
+//
+//	chancery_coldread_blocks_total{result}        blocks that readers asked for: hit (in memory) or miss
+//	chancery_coldread_bytes_total{from}           bytes that came into memory, from store or disk
+//	chancery_coldread_index_reads_total{result}   indexes that were asked for: hit or miss
+//	chancery_coldread_evictions_total{read}       blocks that left the memory, and whether anybody had read them
+//	chancery_coldread_crc_failures_total          blocks whose checksum was wrong
+//	chancery_coldread_read_ahead_window_bytes     windows of read-ahead
+//	chancery_coldread_memory_bytes                memory of blocks; likewise index_bytes and disk_bytes
+//	chancery_coldread_in_flight                   blocks that are being read
 package coldread

@@ -38,8 +38,10 @@ type ReadResult struct {
 	Records storage.Records
 	// NextOffset is the offset after the last batch, or the request's when there is none.
 	NextOffset int64
-	// AbortedTransactions are those that overlap the batches, if the request asked for them.
+	// AbortedTransactions are those that overlap the batches, if the request asked for them. AbortedComplete is false when
+	// there may be more in the local log: transactions whose markers come after the last remote segment.
 	AbortedTransactions []storage.AbortedTransaction
+	AbortedComplete     bool
 }
 
 // TimestampOffset is a record that was found by its timestamp.
