@@ -87,6 +87,9 @@ func segmentPath(dir string, base int64, suffix string) string {
 	return filepath.Join(dir, fmt.Sprintf("%020d%s", base, suffix))
 }
 
+// SnapshotPath is where the producers at an offset are kept, in a partition's directory.
+func SnapshotPath(dir string, offset int64) string { return segmentPath(dir, offset, snapshotSuffix) }
+
 // parseSegmentName gives the offset and the suffix of a file named by an offset.
 func parseSegmentName(name string) (base int64, suffix string, ok bool) {
 	i := strings.IndexByte(name, '.')

@@ -134,15 +134,17 @@ func (d *Dir) Checkpointed(r Replica) (highWatermark, recoveryPoint, logStart in
 // CleanedTo is the offset up to which a replica's log was clean when the directory was opened; 0 when it never was.
 func (d *Dir) CleanedTo(r Replica) int64 { return d.cleaned[r] }
 
-// Write replaces a checkpoint. A failure takes the directory offline.
+// Write replaces a checkpoint. The caller takes the directory offline when that fails.
 func (d *Dir) Write(name string, offsets Offsets) error {
 	if err := d.Err(); err != nil {
 		return err
 	}
-	err := WriteOffsets(d.file(name), offsets)
-	if err != nil {
-		d.Fail(err)
-	}
+	return WriteOffsets(d.file(name), offsets)
+}
+
+// Check says whether the directory is still there.
+func (d *Dir) Check() error {
+	_, err := os.Stat(d.file(metaFile))
 	return err
 }
 

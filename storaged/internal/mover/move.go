@@ -3,6 +3,7 @@ package mover
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"time"
 
@@ -48,13 +49,14 @@ type move struct {
 	unflushed int
 
 	// The set's mutex guards what follows.
-	stage                               stage
-	queued, atWork, cancelled, finished bool
+	stage stage
+	// woken says that something happened during the turn that is under way.
+	queued, atWork, woken, cancelled, finished bool
 	// gone, if set, is closed when the move is over.
 	gone chan struct{}
 }
 
-// next says what follows a turn: another one at once or after a pause, none until someone says so, or the end.
+// next says what follows a turn: another one at once, or after a pause, or the end.
 type next struct {
 	again, over bool
 	pause       time.Duration
@@ -113,9 +115,7 @@ func (m *move) ask() {
 		m.set.mu.Lock()
 		defer m.set.mu.Unlock()
 		m.stage = stageAgreed
-		if !m.atWork {
-			m.set.enqueueLocked(m)
-		}
+		m.set.enqueueLocked(m)
 	})
 }
 
@@ -176,33 +176,49 @@ func (m *move) copy(present *log.Log) (int, error) {
 
 // align cuts the copy where it differs from the present log, and lets it begin where that begins.
 func (m *move) align(present *log.Log) error {
-	start := present.LogStartOffset()
+	start := present.LocalLogStartOffset()
 	if m.future.LogEndOffset() < start {
-		return m.future.TruncateFullyAndStartAt(start)
+		return m.restart(present, start)
 	}
 	if epoch := m.future.LatestEpoch(); epoch >= 0 {
 		theirs := present.EndOffsetForEpoch(epoch)
 		switch {
 		case theirs.Epoch < 0:
-			return m.future.TruncateFullyAndStartAt(start)
+			return m.restart(present, start)
 		case theirs.Epoch < epoch || theirs.EndOffset < m.future.LogEndOffset():
 			own := m.future.EndOffsetForEpoch(theirs.Epoch)
 			to := min(theirs.EndOffset, own.EndOffset)
 			if own.Epoch >= 0 && own.Epoch != theirs.Epoch {
 				to = own.EndOffset
 			}
-			if own.Epoch < 0 || to < max(start, m.future.LogStartOffset()) {
-				return m.future.TruncateFullyAndStartAt(start)
+			if own.Epoch < 0 || to < max(start, m.future.LocalLogStartOffset()) {
+				return m.restart(present, start)
 			}
 			if err := m.future.TruncateTo(to); err != nil {
 				return err
 			}
 		}
 	}
-	if start > m.future.LogStartOffset() && start <= m.future.LogEndOffset() {
+	if start := present.LogStartOffset(); start > m.future.LogStartOffset() && start <= m.future.LogEndOffset() {
 		return m.future.SetLogStartOffset(start)
 	}
 	return nil
+}
+
+// restart empties the copy and lets it begin where the present log does. What of a tiered log is only in the remote tier is
+// not copied; who had written then is in the snapshot that was taken when the first local segment began.
+func (m *move) restart(present *log.Log, start int64) error {
+	logStart := present.LogStartOffset()
+	if logStart == start {
+		return m.future.TruncateFullyAndStartAt(start)
+	}
+	at := log.LocalStart{LogStart: logStart, LocalStart: start, Epochs: present.Epochs()}
+	snapshot, err := m.set.config.FS.ReadFile(log.SnapshotPath(present.Dir(), start))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", errPresent, err)
+	}
+	at.Producers = snapshot
+	return m.future.StartLocallyAt(at)
 }
 
 // finish lets the copy take the replica's place. What is still missing is copied while the replica waits, which is little.

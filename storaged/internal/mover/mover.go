@@ -95,9 +95,13 @@ func (s *Set) Begin(r *replica.Replica, to *logdir.Dir, name string) error {
 	return nil
 }
 
-// enqueueLocked gives a move a turn. The caller holds mu.
+// enqueueLocked gives a move a turn, after the one that it has. The caller holds mu.
 func (s *Set) enqueueLocked(m *move) {
 	if s.stopped || m.queued || m.finished {
+		return
+	}
+	if m.atWork {
+		m.woken = true
 		return
 	}
 	m.queued = true
@@ -125,7 +129,7 @@ func (s *Set) work() {
 		}
 		m := s.queue[0]
 		s.queue = s.queue[1:]
-		m.queued, m.atWork = false, true
+		m.queued, m.woken, m.atWork = false, false, true
 		cancelled := m.cancelled
 		s.mu.Unlock()
 		next := m.turn(cancelled)
@@ -140,10 +144,10 @@ func (s *Set) work() {
 			if m.gone != nil {
 				close(m.gone)
 			}
-		case next.pause > 0 && !m.cancelled:
-			time.AfterFunc(next.pause, func() { s.enqueue(m) })
-		case next.again || m.cancelled:
+		case next.again || m.woken:
 			s.enqueueLocked(m)
+		default:
+			time.AfterFunc(next.pause, func() { s.enqueue(m) })
 		}
 		s.mu.Unlock()
 	}
@@ -162,9 +166,7 @@ func (s *Set) Cancel(k replica.Key) bool {
 		m.gone = make(chan struct{})
 	}
 	gone := m.gone
-	if !m.atWork {
-		s.enqueueLocked(m)
-	}
+	s.enqueueLocked(m)
 	s.mu.Unlock()
 	<-gone
 	return true
@@ -177,9 +179,7 @@ func (s *Set) DirFailed(d *logdir.Dir) {
 	for _, m := range s.moves {
 		if m.from == d || m.to == d {
 			m.cancelled = true
-			if !m.atWork {
-				s.enqueueLocked(m)
-			}
+			s.enqueueLocked(m)
 		}
 	}
 }

@@ -242,6 +242,13 @@ func (c *cluster) partition(topic uuid.UUID) *metadata.Partition {
 	return c.image.Partition(topic, 0)
 }
 
+// failures counts the directories that nodes reported.
+func (c *cluster) failures() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
 // placed is where the controller was last told that a topic's replica is.
 func (c *cluster) placed(topic uuid.UUID) uuid.UUID {
 	c.mu.Lock()

@@ -3,15 +3,21 @@ package node_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	storagev1 "chancery/proto/storage/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/metarecord"
+	"chancery/services/kafka/uuid"
+	"chancery/services/metadata"
 	"chancery/services/storage"
 	"chancery/services/vfs"
 )
@@ -62,6 +68,84 @@ func TestBrokenDirectoryLeavesTheOthersServing(t *testing.T) {
 		}
 		if codes[errcode.None] != 6 || codes[errcode.KafkaStorageError] != 6 {
 			t.Fatal(codes)
+		}
+	})
+}
+
+// Whatever the disk refuses, only what is on it goes offline.
+func TestEveryKindOfDiskErrorTakesTheDirectoryOffline(t *testing.T) {
+	kinds := map[string]struct {
+		op  vfs.Op
+		err error
+		// use is what meets the error.
+		use func(t *testing.T, c *cluster, topic uuid.UUID)
+	}{
+		"no space for an append": {vfs.OpWrite, syscall.ENOSPC, func(_ *testing.T, c *cluster, topic uuid.UUID) {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch("1")))
+		}},
+		"no space for a new segment": {vfs.OpOpen, syscall.ENOSPC, func(_ *testing.T, c *cluster, topic uuid.UUID) {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(strings.Repeat("x", 1000))))
+		}},
+		"a search that cannot read": {vfs.OpRead, syscall.EIO, func(t *testing.T, c *cluster, topic uuid.UUID) {
+			latest(t, c.node(1), topic, func(q *storagev1.ListOffsetsPartition) { q.Timestamp = 1 })
+		}},
+		"a flush": {vfs.OpSync, syscall.EIO, func(*testing.T, *cluster, uuid.UUID) { pass(time.Minute) }},
+	}
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 0, map[string]string{"log.segment.bytes": "1048576", "log.flush.interval.ms": "1000", "log.flush.scheduler.interval.ms": "1000"})
+				var bad atomic.Pointer[string]
+				n, dirs := twoDirs(t, c, vfs.Faulty{FS: vfs.OS{}, Inject: func(o vfs.Op, name string) error {
+					if b := bad.Load(); b != nil && o == kind.op && strings.HasPrefix(name, *b) {
+						return &fs.PathError{Op: string(o), Path: name, Err: kind.err}
+					}
+					return nil
+				}})
+				bytes := "1048576"
+				c.commit(&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceTopic), ResourceName: "a", Name: "segment.bytes", Value: &bytes})
+				a, b := c.topic("a", 1, 1), c.topic("b", 1, 1)
+				for _, topic := range []uuid.UUID{a, b} {
+					for range 12 {
+						produce(n, appendRequest(topic, storage.AcksAll, batch(strings.Repeat("x", 100_000))))
+					}
+				}
+				here, other := where(t, n, "a", dirs)
+				if in := described(t, n, "b"); in[other] != "present" {
+					t.Fatal(in)
+				}
+				bad.Store(&here)
+				for range 12 {
+					kind.use(t, c, a)
+				}
+				eventually(t, "the directory is offline", func() bool { return c.failures() == 1 })
+				if r := fetch(t, n, fetchRequest(a, 0)); r.Error != errcode.KafkaStorageError {
+					t.Fatalf("%+v", r)
+				}
+				if r := produce(n, appendRequest(b, storage.AcksAll, batch("1"))); r.Error != errcode.None {
+					t.Fatalf("%+v", r)
+				}
+			})
+		})
+	}
+}
+
+// A log directory that is removed under the node is noticed, also by a node without work.
+func TestRemovedDirectoryIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		a, b := c.topic("a", 1, 1), c.topic("b", 1, 1)
+		produce(n, appendRequest(a, storage.AcksAll, batch("0")))
+		pass(time.Minute)
+		here, _ := where(t, n, "a", dirs)
+		// The whole directory goes at once, as with a disk that is pulled.
+		if err := os.Rename(here, here+"-gone"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the directory is offline", func() bool { return c.failures() == 1 })
+		if r := produce(n, appendRequest(b, storage.AcksAll, batch("1"))); r.Error != errcode.None {
+			t.Fatalf("%+v", r)
 		}
 	})
 }

@@ -298,7 +298,7 @@ func TestBrokenDiskEndsAMove(t *testing.T) {
 				from, to := where(t, n, "a", dirs)
 				bad.Store(&to)
 				_ = move(t, n, "a", to)
-				eventually(t, "the directory is given up", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.failed == 1 })
+				eventually(t, "the directory is given up", func() bool { return c.failures() == 1 })
 				if in := described(t, n, "a"); in[from] != "present" || len(in) != 1 {
 					t.Fatal(in)
 				}

@@ -136,6 +136,10 @@ func (w *checkpointWriter) write(file string, offset func(*replica.Replica) (int
 	}
 	for d, offsets := range found {
 		if old, ok := w.written[d]; ok && maps.Equal(old, offsets) {
+			// A directory that has gone away is noticed here, also by a node without work.
+			if err := d.Check(); err != nil {
+				w.node.LogFailed(d, err)
+			}
 			continue
 		}
 		if err := d.Write(file, offsets); err != nil {

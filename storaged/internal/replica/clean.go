@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 
 	"chancery/services/kafka/errcode"
@@ -23,7 +24,8 @@ func (r *Replica) Write(f func() error) error {
 		if !r.usable() {
 			return
 		}
-		if err = f(); errcode.Of(err) == errcode.KafkaStorageError {
+		// A log that the replica has left for one in another directory is closed, which is nobody's fault.
+		if err = f(); errcode.Of(err) == errcode.KafkaStorageError && !errors.Is(err, log.ErrClosed) {
 			r.fail(fmt.Errorf("write: %w", err))
 		}
 	})

@@ -33,8 +33,9 @@ func (r *Replica) Move(change func(present *log.Log, config *configdef.Topic) (H
 			r.goOffline()
 			return
 		}
-		r.home.Store(&home{to.Dir, to.Log})
 		to.Log.SetConfig(r.config)
+		to.Log.SetRemoteEndOffset(r.Log().RemoteEndOffset())
+		r.home.Store(&home{to.Dir, to.Log})
 		to.Log.SetHighWatermark(r.machine.HighWatermark())
 		r.publish()
 	})

@@ -114,8 +114,7 @@ func (r *Replica) tierPosition(v *View, position int64) Offset {
 func (r *Replica) searched(found log.TimestampOffset, ok bool, err error, end int64, lagging bool) Offset {
 	switch {
 	case err != nil:
-		r.env.Logger.Error("cannot search the log", "partition", r.String(), "error", err)
-		return noOffset(errcode.KafkaStorageError)
+		return noOffset(r.readError(err))
 	case ok && found.Offset < end:
 		return Offset{Timestamp: found.Timestamp, Offset: found.Offset, LeaderEpoch: found.LeaderEpoch}
 	case lagging:

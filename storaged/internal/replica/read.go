@@ -2,7 +2,12 @@ package replica
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"chancery/services/kafka/errcode"
@@ -113,12 +118,45 @@ func (r *Replica) outOfRange(p *storage.FetchPartition, v *View, code errcode.Co
 // readFailed turns an error of the log into an answer. An offset may have fallen out of the log since the view was made; every
 // other error is the disk's.
 func (r *Replica) readFailed(p *storage.FetchPartition, v *View, err error) storage.FetchPartitionResult {
+	return FailedFetch(p, r.readError(err), v.CurrentLeader())
+}
+
+// readError gives the code for an error of the log. A disk that does not give back what was written takes the log directory
+// offline.
+func (r *Replica) readError(err error) errcode.Code {
 	code := errcode.Of(err)
-	if code == errcode.UnknownServerError {
+	switch code {
+	case errcode.UnknownServerError:
 		code = errcode.KafkaStorageError
-		r.env.Logger.Error("cannot read the log", "partition", r.String(), "offset", p.FetchOffset, "error", err)
+	case errcode.KafkaStorageError:
+	default:
+		return code
 	}
-	return FailedFetch(p, code, v.CurrentLeader())
+	r.env.Logger.Error("cannot read the log", "partition", r.String(), "error", err)
+	if l := r.Log(); isDiskError(err, l.Dir()) {
+		d := r.Dir()
+		r.post(event{do: func() {
+			if r.Dir() == d {
+				r.fail(fmt.Errorf("read: %w", err))
+			}
+		}})
+	}
+	return code
+}
+
+// isDiskError says whether an error is the file system's. A file that is not there may just have been deleted by retention; it
+// is the disk's fault when its directory is gone as well.
+func isDiskError(err error, dir string) bool {
+	var path *fs.PathError
+	var errno syscall.Errno
+	if !errors.As(err, &path) && !errors.As(err, &errno) {
+		return false
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Stat(dir)
+		return err != nil
+	}
+	return !errors.Is(err, fs.ErrClosed)
 }
 
 // checkFollower makes sure that a follower is one, and of the present incarnation.
