@@ -6,15 +6,19 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
 
+	"chancery/coordinatord/internal/assignor"
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/handler"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/recordbatch"
+	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/storage"
 )
@@ -35,7 +39,7 @@ type Config struct {
 	// group.initial.rebalance.delay.ms, group.max.session.timeout.ms, group.min.session.timeout.ms, group.max.size,
 	// offset.metadata.max.bytes, offsets.commit.timeout.ms, offsets.load.buffer.size, offsets.retention.minutes,
 	// offsets.retention.check.interval.ms, offsets.topic.compression.codec, group.coordinator.threads (how many
-	// shards load at once) and broker.heartbeat.interval.ms.
+	// shards load at once), broker.heartbeat.interval.ms, group.coordinator.rebalance.protocols and group.consumer.*.
 	Properties map[string]string
 }
 
@@ -61,6 +65,7 @@ type Deps struct {
 type settings struct {
 	groups            group.Config
 	bounds            handler.Config
+	node              *configdef.Node
 	loadConcurrency   int
 	loadBufferBytes   int32
 	answerTimeout     time.Duration
@@ -78,22 +83,72 @@ func parseSettings(c Config, logger *slog.Logger) (settings, error) {
 			OffsetsRetention:              minutes(node.Long("offsets.retention.minutes")),
 			OffsetsRetentionCheckInterval: node.Duration("offsets.retention.check.interval.ms"),
 			NewUUID:                       newUUID,
+			NewID:                         func() string { return uuid.Random().String() },
 			Logger:                        logger,
 		},
 		bounds: handler.Config{
 			MinSessionTimeout: node.Duration("group.min.session.timeout.ms"),
 			MaxSessionTimeout: node.Duration("group.max.session.timeout.ms"),
+			ConsumerProtocol:  slices.Contains(node.List("group.coordinator.rebalance.protocols"), "consumer"),
+			Assignors:         node.List("group.consumer.assignors"),
 		},
+		node:              node,
 		loadConcurrency:   node.Int("group.coordinator.threads"),
 		loadBufferBytes:   int32(node.Int("offsets.load.buffer.size")),
 		answerTimeout:     node.Duration("offsets.commit.timeout.ms"),
 		heartbeatInterval: node.Duration("broker.heartbeat.interval.ms"),
 		compression:       recordbatch.Compression(node.Int("offsets.topic.compression.codec")),
 	}
+	for _, name := range s.bounds.Assignors {
+		if assignor.ByName(name) == nil {
+			return s, fmt.Errorf("group.consumer.assignors: there is no assignor %q, only %s and %s", name, assignor.Uniform, assignor.Range)
+		}
+	}
+	s.groups.Consumer = consumerConfig(node)
 	if !s.compression.Known() {
 		return s, fmt.Errorf("offsets.topic.compression.codec: there is no codec %d", s.compression)
 	}
 	return s, nil
+}
+
+// consumerConfig reads the settings of consumer groups.
+func consumerConfig(node *configdef.Node) group.ConsumerConfig {
+	policy := strings.ToLower(node.String("group.consumer.migration.policy"))
+	return group.ConsumerConfig{
+		MaxSize:              node.Int("group.consumer.max.size"),
+		Assignors:            node.List("group.consumer.assignors"),
+		Upgrade:              policy == "upgrade" || policy == "bidirectional",
+		Downgrade:            policy == "downgrade" || policy == "bidirectional",
+		RegexRefreshInterval: node.Duration("group.consumer.regex.refresh.interval.ms"),
+	}
+}
+
+// settingsOfGroups gives the settings of consumer groups, which their own configs and the dynamic ones of all nodes change. What
+// holds for groups without configs is kept, because every heartbeat asks for it. The result belongs to one goroutine.
+func settingsOfGroups(node *configdef.Node) func(image metadata.Reader, id string) group.ConsumerSettings {
+	var seen metadata.Reader
+	var common group.ConsumerSettings
+	current := node
+	return func(image metadata.Reader, id string) group.ConsumerSettings {
+		if image != seen {
+			current = node.WithDynamic(image.Config(metadata.ResourceBroker, ""), nil)
+			seen, common = image, consumerSettings(current, nil)
+		}
+		configs := image.Config(metadata.ResourceGroup, id)
+		if len(configs) == 0 {
+			return common
+		}
+		return consumerSettings(current, configs)
+	}
+}
+
+func consumerSettings(node *configdef.Node, configs map[string]string) group.ConsumerSettings {
+	ms := func(name string) time.Duration { return configdef.Millis(node.GroupValue(name, configs).Int) }
+	return group.ConsumerSettings{
+		SessionTimeout:     ms("consumer.session.timeout.ms"),
+		HeartbeatInterval:  ms("consumer.heartbeat.interval.ms"),
+		AssignmentInterval: ms("consumer.assignment.interval.ms"),
+	}
 }
 
 func minutes(n int64) time.Duration {

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,6 +67,8 @@ type Server struct {
 	image atomic.Pointer[metadata.Image]
 
 	groups *groupShards
+	// background waits for what shards have done beside them.
+	background sync.WaitGroup
 }
 
 type groupShards = shardSet[group.Command, *group.Record, group.Reply]
@@ -159,6 +162,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 	cancel()
 	s.groups.drain(ctx)
+	s.background.Wait()
 	s.metrics.close()
 	stopErr := s.member.Stop(ctx)
 	if errors.Is(stopErr, context.DeadlineExceeded) {
@@ -180,6 +184,23 @@ func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *meta
 	s.image.Store(image)
 	s.groups.follow(ctx, delta, image)
 	s.forgetTopics(delta)
+	s.tellImage(delta, image)
+}
+
+// tellImage tells the shards of newer metadata where it can matter to consumer groups: because topics, nodes or configs have
+// changed. Shards that load begin with the newest.
+func (s *Server) tellImage(delta *metadata.Delta, image *metadata.Image) {
+	changed, created := false, false
+	for c := range delta.Topics() {
+		changed, created = true, created || c.Old == nil
+	}
+	for range delta.Configs() {
+		changed = true
+	}
+	if !changed {
+		return
+	}
+	s.groups.tell(&group.NewImage{Image: image, NewTopics: created})
 }
 
 // forgetTopics makes the shards delete the offsets of topics that are gone. Shards that load look for themselves.
@@ -208,10 +229,16 @@ func (s *Server) newGroupShard(spec shardSpec) *shard {
 	config.MaxBatchBytes = maxBatchBytes(spec.image, internaltopic.ConsumerOffsets)
 	config.Logger = s.deps.Logger.With(slog.String("shard", name))
 	var made *shard
+	config.Background = func(work func() group.Command) {
+		s.background.Go(func() { made.Tell(work()) })
+	}
 	made = statemachine.NewShard(statemachine.Config[group.Command, *group.Record, group.Reply]{
 		Name: name,
 		New: func() statemachine.Machine[group.Command, *group.Record, group.Reply] {
-			return group.New(config)
+			c := config
+			c.Image = s.image.Load()
+			c.Consumer.Settings = settingsOfGroups(s.settings.node)
+			return group.New(c)
 		},
 		Codec:          group.Codec{},
 		Log:            s.logOf(internaltopic.ConsumerOffsets, spec, s.settings.loadBufferBytes),
@@ -220,8 +247,11 @@ func (s *Server) newGroupShard(spec shardSpec) *shard {
 		MaxBatchBytes:  config.MaxBatchBytes,
 		MaxQueuedBytes: maxQueuedBytes,
 		AnswerTimeout:  s.settings.answerTimeout,
-		OnServing:      func() { s.pruneTopics(made) },
-		Logger:         s.deps.Logger,
+		OnServing: func() {
+			s.pruneTopics(made)
+			made.Tell(&group.NewImage{Image: s.image.Load(), NewTopics: true})
+		},
+		Logger: s.deps.Logger,
 	})
 	return made
 }

@@ -9,25 +9,21 @@ import (
 	"chancery/services/kafka/errcode"
 )
 
-// classicType is the type of the groups here, as lists show it.
-const classicType = "classic"
-
 func (m *Machine) listGroups(c *ListGroups) []ListedGroup {
-	anyType := len(c.Types) == 0 || slices.ContainsFunc(c.Types, func(t string) bool { return strings.EqualFold(t, classicType) })
-	if !anyType {
-		return nil
-	}
 	var list []ListedGroup
 	for _, s := range m.groups {
 		g := s.durable
 		if g == nil {
 			continue
 		}
-		state := g.state.String()
+		if len(c.Types) > 0 && !slices.ContainsFunc(c.Types, func(t string) bool { return strings.EqualFold(t, g.typeName()) }) {
+			continue
+		}
+		state := g.stateName()
 		if len(c.States) > 0 && !slices.ContainsFunc(c.States, func(s string) bool { return strings.EqualFold(strings.TrimSpace(s), state) }) {
 			continue
 		}
-		list = append(list, ListedGroup{ID: g.id, ProtocolType: g.protocolType, State: state, Type: classicType})
+		list = append(list, ListedGroup{ID: g.groupID(), ProtocolType: g.protocolTypeName(), State: state, Type: g.typeName()})
 	}
 	return list
 }
@@ -35,9 +31,15 @@ func (m *Machine) listGroups(c *ListGroups) []ListedGroup {
 func (m *Machine) describeGroups(c *DescribeGroups) []DescribedGroup {
 	list := make([]DescribedGroup, len(c.IDs))
 	for i, id := range c.IDs {
-		list[i] = DescribedGroup{ID: id, State: stateDead}
-		if s := m.groups[id]; s != nil && s.durable != nil {
-			list[i] = describe(s.durable)
+		list[i] = DescribedGroup{ID: id, State: stateDead, Missing: "Group " + id + " not found."}
+		s := m.groups[id]
+		if s == nil || s.durable == nil {
+			continue
+		}
+		if g, ok := s.durable.(*Group); ok {
+			list[i] = describe(g)
+		} else {
+			list[i].Missing = "Group " + id + " is not a classic group."
 		}
 	}
 	return list
@@ -70,7 +72,7 @@ func (m *Machine) deleteGroups(c *DeleteGroups, out *Effects) []errcode.Code {
 		switch {
 		case g == nil:
 			codes[i] = errcode.GroupIdNotFound
-		case g.state != empty:
+		case !isEmpty(g):
 			codes[i] = errcode.NonEmptyGroup
 		default:
 			for k := range m.offsets.AllNewest(id) {
@@ -81,10 +83,32 @@ func (m *Machine) deleteGroups(c *DeleteGroups, out *Effects) []errcode.Code {
 					out.Append(offsetTombstone(g, k))
 				}
 			}
-			out.Append(groupTombstone(g))
+			m.deleteGroup(g, out)
 		}
 	}
 	return codes
+}
+
+// deleteGroup deletes a group without members, but for its offsets.
+func (m *Machine) deleteGroup(g anyGroup, out *Effects) {
+	switch g := g.(type) {
+	case *Group:
+		out.Append(groupTombstone(g))
+	case *consumerGroup:
+		m.deleteConsumerGroup(g, out)
+	}
+}
+
+// deleteConsumerGroup deletes a consumer group without members; nil is none.
+func (m *Machine) deleteConsumerGroup(g *consumerGroup, out *Effects) {
+	if g == nil {
+		return
+	}
+	r := &round{m: m, g: g, state: g.Group}
+	for _, c := range g.Deletions("", "") {
+		r.write(c)
+	}
+	r.finish(out)
 }
 
 func (m *Machine) topicsGone(c *TopicsGone, out *Effects) {

@@ -6,6 +6,7 @@ import (
 	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/uuid"
+	"chancery/services/metadata"
 )
 
 // Command is what the machine can be asked: one of the types below. What a command is answered with stands beside it.
@@ -20,6 +21,29 @@ type Join struct {
 	// ClientID and ClientHost are shown to users; the client id also begins a dynamic member's id.
 	ClientID   string
 	ClientHost string
+	// Image is the metadata by which the request is carried out; nil for what is known already.
+	Image metadata.Reader
+}
+
+// ConsumerHeartbeat is a ConsumerGroupHeartbeat request, answered with *kmsg.ConsumerGroupHeartbeatResponse.
+type ConsumerHeartbeat struct {
+	Request              *kmsg.ConsumerGroupHeartbeatRequest
+	ClientID, ClientHost string
+	Image                metadata.Reader
+}
+
+// DescribeConsumerGroups asks for consumer groups, answered with []kmsg.ConsumerGroupDescribeResponseGroup in the order
+// of the command.
+type DescribeConsumerGroups struct {
+	IDs   []string
+	Image metadata.Reader
+}
+
+// NewImage tells of newer metadata; NewTopics says that there are topics in it that were not there before. It is answered
+// with nil.
+type NewImage struct {
+	Image     metadata.Reader
+	NewTopics bool
 }
 
 // Sync is a SyncGroup request, answered with *kmsg.SyncGroupResponse when the leader has assigned.
@@ -86,6 +110,9 @@ type FetchOffsets struct {
 	// RequireStable includes what is not durable yet, so that the answer waits for it, and refuses offsets that an open
 	// transaction is going to change.
 	RequireStable bool
+	// MemberID and MemberEpoch are those of a member that asks; nil and -1 for anyone else.
+	MemberID    *string
+	MemberEpoch int32
 	// Partitions says which; nil means all that there are.
 	Partitions []PartitionToFetch
 	All        bool
@@ -97,8 +124,12 @@ type PartitionToFetch struct {
 	TopicID uuid.UUID
 }
 
-// FetchReply has the offsets in the order of the command, or in no order when it asked for all.
-type FetchReply struct{ Offsets []FetchedOffset }
+// FetchReply has a code for the whole command, or the offsets in the order of the command, in no order when it asked for
+// all.
+type FetchReply struct {
+	Code    errcode.Code
+	Offsets []FetchedOffset
+}
 
 // FetchedOffset is a committed offset; Offset is -1 when there is none.
 type FetchedOffset struct {
@@ -130,8 +161,10 @@ type DescribeGroups struct{ IDs []string }
 
 // DescribedGroup is a group with its members.
 type DescribedGroup struct {
-	ID           string
-	Exists       bool
+	ID     string
+	Exists bool
+	// Missing says why there is no such group, when Exists is false.
+	Missing      string
 	State        string
 	ProtocolType string
 	Protocol     string
@@ -160,15 +193,19 @@ type Count struct{}
 // Counts is what metrics show of a shard.
 type Counts struct{ Groups, Members, Offsets int }
 
-func (*Join) command()           {}
-func (*Sync) command()           {}
-func (*Heartbeat) command()      {}
-func (*Leave) command()          {}
-func (*CommitOffsets) command()  {}
-func (*FetchOffsets) command()   {}
-func (*ListGroups) command()     {}
-func (*DescribeGroups) command() {}
-func (*DeleteGroups) command()   {}
-func (*DeleteOffsets) command()  {}
-func (*TopicsGone) command()     {}
-func (*Count) command()          {}
+func (*Join) command()                   {}
+func (*ConsumerHeartbeat) command()      {}
+func (*DescribeConsumerGroups) command() {}
+func (*NewImage) command()               {}
+func (*regexResolved) command()          {}
+func (*Sync) command()                   {}
+func (*Heartbeat) command()              {}
+func (*Leave) command()                  {}
+func (*CommitOffsets) command()          {}
+func (*FetchOffsets) command()           {}
+func (*ListGroups) command()             {}
+func (*DescribeGroups) command()         {}
+func (*DeleteGroups) command()           {}
+func (*DeleteOffsets) command()          {}
+func (*TopicsGone) command()             {}
+func (*Count) command()                  {}

@@ -31,7 +31,7 @@ func (m *Machine) commitOffsets(now time.Time, c *CommitOffsets, out *Effects) C
 		// A commit from outside any group makes a group that is only a name.
 		g = m.create(now, c.Group)
 	}
-	if code := m.validateCommit(now, g, c); code != errcode.None {
+	if code := m.validateCommitTo(now, g, c); code != errcode.None {
 		return CommitReply{Code: code}
 	}
 	if batchOverhead+commitBytes(c) > m.config.MaxBatchBytes {
@@ -63,6 +63,17 @@ func (m *Machine) commitOffsets(now time.Time, c *CommitOffsets, out *Effects) C
 		out.Append(&records[i])
 	}
 	return CommitReply{Codes: codes}
+}
+
+// validateCommitTo checks who commits to a group of whatever type.
+func (m *Machine) validateCommitTo(now time.Time, g anyGroup, c *CommitOffsets) errcode.Code {
+	switch g := g.(type) {
+	case *Group:
+		return m.validateCommit(now, g, c)
+	case *consumerGroup:
+		return g.validateCommit(c)
+	}
+	return errcode.UnknownServerError
 }
 
 // validateCommit checks who commits. A member's commit shows that it is alive.
@@ -110,6 +121,12 @@ func (m *Machine) metadataTooLarge(s string) bool {
 }
 
 func (m *Machine) fetchOffsets(t Ticket, c *FetchOffsets, out *Effects) {
+	if g, ok := m.find(c.Group).(*consumerGroup); ok {
+		if code := g.validateFetch(c); code != errcode.None {
+			out.Answer(t, FetchReply{Code: code})
+			return
+		}
+	}
 	find, all := m.offsets.Durable, m.offsets.AllDurable
 	if c.RequireStable {
 		find, all = m.offsets.Newest, m.offsets.AllNewest
@@ -151,7 +168,7 @@ func (m *Machine) deleteOffsets(c *DeleteOffsets, out *Effects) CommitReply {
 	if g == nil {
 		return CommitReply{Code: errcode.GroupIdNotFound}
 	}
-	if g.state != empty && g.protocolType != consumerProtocolType {
+	if !isEmpty(g) && g.protocolTypeName() != consumerProtocolType {
 		return CommitReply{Code: errcode.NonEmptyGroup}
 	}
 	codes := make([]errcode.Code, len(c.Partitions))

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"chancery/services/metadata"
 	"chancery/services/statemachine"
 )
 
@@ -25,9 +26,38 @@ type Config struct {
 	OffsetsRetentionCheckInterval time.Duration
 	// MaxBatchBytes is the largest record batch that the log takes; what has to be written at once must fit in.
 	MaxBatchBytes int
-	// NewUUID makes the random part of a member id.
+	// NewUUID makes the random part of a member id, NewID a whole one in Kafka's text form of ids.
 	NewUUID func() string
-	Logger  *slog.Logger
+	NewID   func() string
+	// Image is the metadata that the machine begins with.
+	Image metadata.Reader
+	// Background does work that takes long beside the machine, and brings it the command that comes of it.
+	Background func(work func() Command)
+	// Consumer is the settings of consumer groups.
+	Consumer ConsumerConfig
+	Logger   *slog.Logger
+}
+
+// ConsumerConfig is the settings of consumer groups.
+type ConsumerConfig struct {
+	// MaxSize is the most members of a group.
+	MaxSize int
+	// Assignors are the names of the assignors that members may prefer. The first one is used when nobody prefers one.
+	Assignors []string
+	// Upgrade and Downgrade allow that a group changes its type while members are in it.
+	Upgrade, Downgrade bool
+	// RegexRefreshInterval is after which time the topics of regular expressions are looked up again in any case.
+	RegexRefreshInterval time.Duration
+	// Settings are those of a group by some metadata, with its own configs counted in.
+	Settings func(image metadata.Reader, id string) ConsumerSettings
+}
+
+// ConsumerSettings are the settings of one consumer group.
+type ConsumerSettings struct {
+	// SessionTimeout is after which silence a member is taken for dead, HeartbeatInterval how often it is to speak.
+	SessionTimeout, HeartbeatInterval time.Duration
+	// AssignmentInterval is the shortest time between two target assignments.
+	AssignmentInterval time.Duration
 }
 
 // Effects is what the machine wants done.

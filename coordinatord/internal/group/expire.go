@@ -19,8 +19,10 @@ func (m *Machine) expire(now time.Time, out *Effects) {
 			continue
 		}
 		// An id that was given out is about to be joined with.
-		if g.state == empty && len(g.pendingJoin) == 0 && !m.offsets.HasOpen(id) {
-			out.Append(groupTombstone(g))
+		classic, _ := g.(*Group)
+		awaited := classic != nil && len(classic.pendingJoin) > 0
+		if isEmpty(g) && !awaited && !m.offsets.HasOpen(id) {
+			m.deleteGroup(g, out)
 		}
 	}
 	if n := len(out.Records()) - before; n > 0 {
@@ -29,11 +31,11 @@ func (m *Machine) expire(now time.Time, out *Effects) {
 }
 
 // expireOffsets deletes a group's expired offsets, and says whether no others are left.
-func (m *Machine) expireOffsets(now time.Time, g *Group, out *Effects) bool {
-	base, may := g.expiryBase()
+func (m *Machine) expireOffsets(now time.Time, g anyGroup, out *Effects) bool {
+	base, may := expiryBase(g)
 	none := true
-	for k, v := range m.offsets.AllNewest(g.id) {
-		if may && !g.subscribedTo(k.Topic) && m.expired(now, v, base(v)) && !m.offsets.IsOpen(g.id, k) {
+	for k, v := range m.offsets.AllNewest(g.groupID()) {
+		if may && !g.subscribedTo(k.Topic) && m.expired(now, v, base(v)) && !m.offsets.IsOpen(g.groupID(), k) {
 			out.Append(offsetTombstone(g, k))
 		} else {
 			none = false
@@ -44,9 +46,12 @@ func (m *Machine) expireOffsets(now time.Time, g *Group, out *Effects) bool {
 
 // expiryBase gives the time from which the retention of an offset counts, and whether the group's offsets may expire at all:
 // not while it has members, but for a consumer group's offsets of topics that it does not subscribe to any more.
-func (g *Group) expiryBase() (base func(*offsets.Value) int64, may bool) {
+func expiryBase(any anyGroup) (base func(*offsets.Value) int64, may bool) {
 	committed := func(v *offsets.Value) int64 { return v.CommitTimestampMs }
+	g, ok := any.(*Group)
 	switch {
+	case !ok:
+		return committed, true
 	case g.protocolType == "":
 		return committed, true
 	case g.state == empty:

@@ -12,6 +12,7 @@ import (
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/kafka/uuid"
+	"chancery/services/metadata"
 )
 
 // told is what a caller was told.
@@ -37,6 +38,18 @@ type world struct {
 	// manual leaves it to the test when records are settled.
 	manual bool
 	ids    int
+	// background is work that the machine has given away.
+	background         []func() Command
+	assignmentInterval time.Duration
+	image              *metadata.Image
+}
+
+// classic finds a classic group by the newest view.
+func (w *world) classic(id string) *Group { return classicOf(w.m, id) }
+
+func classicOf(m *Machine, id string) *Group {
+	g, _ := m.find(id).(*Group)
+	return g
 }
 
 func newWorld(t *testing.T) *world {
@@ -51,6 +64,18 @@ func newWorld(t *testing.T) *world {
 		NewUUID: func() string {
 			w.ids++
 			return fmt.Sprintf("uuid%d", w.ids)
+		},
+		NewID: func() string {
+			w.ids++
+			return fmt.Sprintf("id%d", w.ids)
+		},
+		Image:      metadata.Empty("c"),
+		Background: func(work func() Command) { w.background = append(w.background, work) },
+		Consumer: ConsumerConfig{
+			MaxSize: 1 << 30, Assignors: []string{"uniform", "range"}, Upgrade: true, Downgrade: true, RegexRefreshInterval: 10 * time.Minute,
+			Settings: func(metadata.Reader, string) ConsumerSettings {
+				return ConsumerSettings{SessionTimeout: 45 * time.Second, HeartbeatInterval: 5 * time.Second, AssignmentInterval: w.assignmentInterval}
+			},
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	}
@@ -242,7 +267,7 @@ func subscription(topics ...string) []byte {
 	for _, t := range topics {
 		b = append(append(b, 0, byte(len(t))), t...)
 	}
-	return append(b, 0xff, 0xff, 0xff, 0xff)
+	return append(b, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0)
 }
 
 // sendJoin sends JoinGroup, and again with the id when it is told to.
@@ -327,7 +352,7 @@ func (w *world) commitOutside(group, topic string, partition int32, offset int64
 
 func (w *world) fetch(group, topic string, partition int32, stable bool) FetchedOffset {
 	w.t.Helper()
-	r := reply[FetchReply](w, w.do(&FetchOffsets{Group: group, RequireStable: stable,
+	r := reply[FetchReply](w, w.do(&FetchOffsets{Group: group, RequireStable: stable, MemberEpoch: -1,
 		Partitions: []PartitionToFetch{{Key: offsets.Key{Topic: topic, Partition: partition}}}}))
 	return r.Offsets[0]
 }

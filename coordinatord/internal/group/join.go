@@ -60,13 +60,20 @@ func (m *Machine) await(g *Group, mem *member, t Ticket, out *Effects) {
 
 func (m *Machine) join(now time.Time, t Ticket, c *Join, out *Effects) {
 	req := c.Request
-	g := m.find(req.Group)
+	m.see(c.Image)
+	consumers, _ := m.find(req.Group).(*consumerGroup)
+	if consumers != nil && !isEmpty(consumers) {
+		m.joinConsumer(now, t, consumers, c, out)
+		return
+	}
+	g, _ := m.find(req.Group).(*Group)
 	isNew := g == nil
 	if isNew {
 		if req.MemberID != "" {
 			out.Answer(t, joinError(req.MemberID, errcode.UnknownMemberId))
 			return
 		}
+		m.deleteConsumerGroup(consumers, out)
 		g = m.create(now, req.Group)
 	}
 	protocols := protocolsOf(req)

@@ -8,7 +8,10 @@ import (
 )
 
 func (m *Machine) heartbeat(now time.Time, c *Heartbeat) errcode.Code {
-	g := m.find(c.Group)
+	if consumers, ok := m.find(c.Group).(*consumerGroup); ok {
+		return m.heartbeatConsumer(now, consumers, c)
+	}
+	g, _ := m.find(c.Group).(*Group)
 	if g == nil {
 		return errcode.UnknownMemberId
 	}
@@ -28,7 +31,10 @@ func (m *Machine) heartbeat(now time.Time, c *Heartbeat) errcode.Code {
 
 // leave removes members at their own wish or that of an administrator, who may name static members by their instance.
 func (m *Machine) leave(now time.Time, c *Leave, out *Effects) LeaveReply {
-	g := m.find(c.Group)
+	if consumers, ok := m.find(c.Group).(*consumerGroup); ok {
+		return m.leaveConsumer(now, consumers, c, out)
+	}
+	g, _ := m.find(c.Group).(*Group)
 	if g == nil {
 		return LeaveReply{}
 	}

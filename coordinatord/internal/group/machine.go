@@ -4,8 +4,10 @@ import (
 	"slices"
 	"time"
 
+	"chancery/coordinatord/internal/consumer"
 	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/errcode"
+	"chancery/services/metadata"
 	"chancery/services/statemachine"
 )
 
@@ -18,15 +20,23 @@ type Machine struct {
 	offsets *offsets.Table
 	alarms  alarms
 	expiry  alarm
+
+	// image is the newest metadata that any command has brought, and topicsSince the offset of the last one in which
+	// there were topics that had not been there before.
+	image       metadata.Reader
+	topicsSince int64
+	hashes      *consumer.Hashes
 }
 
 // slot is a group by both views: the newest one, by which commands are decided, and the durable one, which clients
-// read. They differ while the group's creation or deletion is under way.
-type slot struct{ newest, durable *Group }
+// read. They differ while the group's creation, conversion or deletion is under way. Only the newest one has alarms.
+type slot struct{ newest, durable anyGroup }
 
 // New makes an empty machine.
 func New(c Config) *Machine {
-	m := &Machine{config: c, groups: map[string]*slot{}, offsets: offsets.NewTable()}
+	m := &Machine{
+		config: c, groups: map[string]*slot{}, offsets: offsets.NewTable(), image: c.Image, topicsSince: c.Image.Offset(), hashes: consumer.NewHashes(),
+	}
 	m.expiry.fire = m.expire
 	return m
 }
@@ -43,7 +53,7 @@ func (m *Machine) Decide(now time.Time, t Ticket, c Command, out *Effects) {
 	case *Join:
 		m.join(now, t, c, out)
 	case *Sync:
-		m.sync(t, c, out)
+		m.sync(now, t, c, out)
 	case *Leave:
 		out.Answer(t, m.leave(now, c, out))
 	case *ListGroups:
@@ -58,6 +68,21 @@ func (m *Machine) Decide(now time.Time, t Ticket, c Command, out *Effects) {
 		out.AnswerNow(t, m.count())
 	case *TopicsGone:
 		m.topicsGone(c, out)
+		out.Answer(t, nil)
+	case *ConsumerHeartbeat:
+		m.see(c.Image)
+		out.Answer(t, m.consumerHeartbeat(now, c, out))
+	case *DescribeConsumerGroups:
+		m.see(c.Image)
+		out.Answer(t, m.describeConsumerGroups(c))
+	case *NewImage:
+		m.see(c.Image)
+		if c.NewTopics {
+			m.topicsSince = max(m.topicsSince, c.Image.Offset())
+		}
+		out.Answer(t, nil)
+	case *regexResolved:
+		m.takeResolved(now, c, out)
 		out.Answer(t, nil)
 	}
 }
@@ -75,9 +100,12 @@ func (m *Machine) Apply(r *Record) {
 		case r.group != nil:
 			s.newest = r.group
 		default:
-			s.newest = groupFromRecord(r.groupID, r.metadata)
-			m.prepareAlarms(s.newest)
+			g := groupFromRecord(r.groupID, r.metadata)
+			m.prepareAlarms(g)
+			s.newest = g
 		}
+	case consumerRecord:
+		m.applyConsumer(r)
 	}
 }
 
@@ -134,15 +162,17 @@ func (m *Machine) Commit(now time.Time, offset int64, r *Record, out *Effects) {
 		} else {
 			s.durable = m.groupOf(r, s)
 		}
+	case consumerRecord:
+		m.commitConsumer(r)
 	}
 	m.tidy(r.groupID)
-	if r.settled != nil {
-		r.settled.committed(m, now, r.group, out)
+	if g, ok := r.group.(*Group); ok && r.settled != nil {
+		r.settled.committed(m, now, g, out)
 	}
 }
 
 // groupOf is the group that a record is about: the one that it was decided for, or for a replayed record the newest.
-func (m *Machine) groupOf(r *Record, s *slot) *Group {
+func (m *Machine) groupOf(r *Record, s *slot) anyGroup {
 	if r.group != nil {
 		return r.group
 	}
@@ -151,6 +181,13 @@ func (m *Machine) groupOf(r *Record, s *slot) *Group {
 
 // Rollback takes back what was applied and not committed.
 func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code, out *Effects) {
+	// Newest first, so that one change after the other is undone.
+	for _, r := range slices.Backward(records) {
+		if r.undo != nil {
+			r.undo()
+			r.undo = nil
+		}
+	}
 	for _, r := range records {
 		if r.kind == offsetRecord {
 			m.offsets.Revert(r.groupID, r.key)
@@ -158,20 +195,27 @@ func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code
 		if s := m.groups[r.groupID]; s != nil && s.newest != s.durable {
 			m.abandon(s.newest, reason, out)
 			s.newest = s.durable
+			m.revive(now, s.newest, out)
+		} else if s != nil && r.kind == consumerRecord {
+			m.revive(now, s.newest, out)
 		}
 		m.tidy(r.groupID)
 	}
-	// Newest first, so that one change after the other is undone.
 	for _, r := range slices.Backward(records) {
-		if r.settled != nil {
-			r.settled.rolledBack(m, now, r.group, reason, out)
+		if g, ok := r.group.(*Group); ok && r.settled != nil {
+			r.settled.rolledBack(m, now, g, reason, out)
 		}
 	}
 }
 
 // abandon tells everyone who waits for a group that is not there any more, and stops its alarms.
-func (m *Machine) abandon(g *Group, reason errcode.Code, out *Effects) {
-	if g == nil {
+func (m *Machine) abandon(any anyGroup, reason errcode.Code, out *Effects) {
+	if c, ok := any.(*consumerGroup); ok {
+		m.silence(c)
+		return
+	}
+	g, ok := any.(*Group)
+	if !ok {
 		return
 	}
 	for _, mem := range g.order {
@@ -186,12 +230,30 @@ func (m *Machine) abandon(g *Group, reason errcode.Code, out *Effects) {
 	m.alarms.cancel(&g.syncAlarm)
 }
 
+// revive lets a group live on that was not to be replaced after all: members get the time of their sessions again.
+func (m *Machine) revive(now time.Time, any anyGroup, out *Effects) {
+	switch g := any.(type) {
+	case *consumerGroup:
+		m.watchMembers(now, g)
+	case *Group:
+		for _, mem := range g.order {
+			m.keepAlive(now, mem)
+		}
+		if g.state == preparingRebalance || g.state == completingRebalance {
+			m.prepareRebalance(now, g, "the group could not be converted", out)
+		}
+	}
+}
+
 // Loaded gives the members of the groups in the log the time of their sessions to come back.
 func (m *Machine) Loaded(now time.Time, out *Effects) {
 	m.alarms.set(&m.expiry, now.Add(m.config.OffsetsRetentionCheckInterval))
 	for _, s := range m.groups {
-		g := s.newest
-		if g == nil {
+		if c, ok := s.newest.(*consumerGroup); ok {
+			m.watchMembers(now, c)
+		}
+		g, ok := s.newest.(*Group)
+		if !ok {
 			continue
 		}
 		for _, mem := range g.order {
@@ -214,7 +276,7 @@ func (m *Machine) Tick(now time.Time, out *Effects) {
 }
 
 // find is the newest view of a group; nil when it does not exist.
-func (m *Machine) find(id string) *Group {
+func (m *Machine) find(id string) anyGroup {
 	if s := m.groups[id]; s != nil {
 		return s.newest
 	}
@@ -267,7 +329,7 @@ func (m *Machine) count() Counts {
 	for _, s := range m.groups {
 		if s.durable != nil {
 			c.Groups++
-			c.Members += len(s.durable.members)
+			c.Members += memberCount(s.durable)
 		}
 	}
 	return c

@@ -105,7 +105,7 @@ func (p *play) clientStep() {
 		c.sendJoin()
 	case 2, 3:
 		assignments := map[string]string{}
-		if g := p.w.m.find(c.group); g != nil && c.leader {
+		if g := p.w.classic(c.group); g != nil && c.leader {
 			for _, m := range g.order {
 				assignments[m.id] = fmt.Sprint(c.generation, m.id)
 			}
@@ -131,8 +131,8 @@ func (p *play) check() {
 		if settled && s.newest != s.durable {
 			p.rt.Fatalf("group %s: two views and nothing under way", id)
 		}
-		if s.newest != nil {
-			p.checkGroup(s.newest)
+		if g, ok := s.newest.(*Group); ok {
+			p.checkGroup(g)
 		}
 	}
 	for _, id := range playGroups {
@@ -192,7 +192,7 @@ func (p *play) checkGroup(g *Group) {
 func (p *play) checkReplay() {
 	m := p.w.replay()
 	for _, id := range playGroups {
-		want, got := p.w.m.find(id), m.find(id)
+		want, got := p.w.classic(id), classicOf(m, id)
 		if (want == nil) != (got == nil) {
 			p.rt.Fatalf("group %s: there is %v, after a replay %v", id, want != nil, got != nil)
 		}

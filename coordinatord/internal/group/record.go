@@ -22,6 +22,8 @@ const (
 	groupRecord
 	// transactionRecord is a marker that ends a transaction.
 	transactionRecord
+	// consumerRecord is one of a consumer group.
+	consumerRecord
 )
 
 // Record is one record of the shard's log, with what the machine has to remember until it is settled.
@@ -40,8 +42,12 @@ type Record struct {
 	// commit belongs to markers.
 	commit bool
 
+	// consumer belongs to records of consumer groups, undo takes one back that was applied and is not durable.
+	consumer *grouprecord.Consumer
+	undo     func()
+
 	// group is the group that the record was decided for; nil for a replayed record.
-	group *Group
+	group anyGroup
 	// settled is what follows when the outcome is known; nil when nothing does.
 	settled *settlement
 }
@@ -59,6 +65,11 @@ func (Codec) Encode(dst []byte, r *Record) (out []byte, valueAt int, hasValue bo
 			return dst, valueAt, false
 		}
 		return grouprecord.AppendOffsetValue(dst, &r.offset.Offset), valueAt, true
+	case consumerRecord:
+		dst = grouprecord.AppendConsumerKey(dst, r.consumer)
+		valueAt = len(dst)
+		dst, hasValue = grouprecord.AppendConsumerValue(dst, r.consumer)
+		return dst, valueAt, hasValue
 	default:
 		dst = grouprecord.AppendGroupKey(dst, r.groupID)
 		valueAt = len(dst)
@@ -84,6 +95,10 @@ func (Codec) Decode(batch recordbatch.Header, record *recordbatch.Record) (*Reco
 		return nil, false, fmt.Errorf("record at offset %d: %w", record.Offset, err)
 	}
 	r := &Record{groupID: decoded.Group, producerID: noProducer}
+	if decoded.Consumer != nil {
+		r.kind, r.consumer = consumerRecord, decoded.Consumer
+		return r, true, nil
+	}
 	if decoded.Type == grouprecord.TypeGroupMetadata {
 		r.kind, r.metadata = groupRecord, decoded.Metadata
 		return r, true, nil
@@ -99,11 +114,11 @@ func (Codec) Decode(batch recordbatch.Header, record *recordbatch.Record) (*Reco
 }
 
 // offsetTombstone deletes a committed offset.
-func offsetTombstone(g *Group, k offsets.Key) *Record {
-	return &Record{kind: offsetRecord, groupID: g.id, key: k, producerID: noProducer, group: g}
+func offsetTombstone(g anyGroup, k offsets.Key) *Record {
+	return &Record{kind: offsetRecord, groupID: g.groupID(), key: k, producerID: noProducer, group: g}
 }
 
-// groupTombstone deletes a group.
+// groupTombstone deletes a classic group.
 func groupTombstone(g *Group) *Record {
 	return &Record{kind: groupRecord, groupID: g.id, producerID: noProducer, group: g}
 }

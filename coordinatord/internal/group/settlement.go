@@ -33,7 +33,7 @@ func (a *assigned) isFor(g *Group) bool {
 }
 
 func (s *settlement) committed(m *Machine, now time.Time, g *Group, out *Effects) {
-	if m.find(g.id) != g {
+	if m.find(g.id) != anyGroup(g) {
 		return
 	}
 	switch {
@@ -48,7 +48,7 @@ func (s *settlement) committed(m *Machine, now time.Time, g *Group, out *Effects
 }
 
 func (s *settlement) rolledBack(m *Machine, now time.Time, g *Group, reason errcode.Code, out *Effects) {
-	if m.find(g.id) != g {
+	if m.find(g.id) != anyGroup(g) {
 		return
 	}
 	switch {

@@ -37,9 +37,13 @@ func (m *Machine) answerSync(mem *member, r *kmsg.SyncGroupResponse, out *Effect
 	return true
 }
 
-func (m *Machine) sync(t Ticket, c *Sync, out *Effects) {
+func (m *Machine) sync(now time.Time, t Ticket, c *Sync, out *Effects) {
 	req := c.Request
-	g := m.find(req.Group)
+	if consumers, ok := m.find(req.Group).(*consumerGroup); ok {
+		out.Answer(t, m.syncConsumer(now, consumers, req))
+		return
+	}
+	g, _ := m.find(req.Group).(*Group)
 	if g == nil || g.state == empty {
 		out.Answer(t, syncError(errcode.UnknownMemberId))
 		return

@@ -45,8 +45,7 @@ func (h *Handler) describeGroups(ctx context.Context, c call, req *kmsg.Describe
 		if !d.Exists {
 			g.State = notFoundState
 			if req.Version >= describeNotFound {
-				message := "Group " + id + " not found."
-				g.ErrorCode, g.ErrorMessage = int16(errcode.GroupIdNotFound), &message
+				g.ErrorCode, g.ErrorMessage = int16(errcode.GroupIdNotFound), &d.Missing
 			}
 		}
 		if req.Version >= describeOperations && req.IncludeAuthorizedOperations && g.ErrorCode == 0 {

@@ -29,7 +29,7 @@ const (
 func (h *Handler) offsetFetch(ctx context.Context, c call, req *kmsg.OffsetFetchRequest) (kmsg.Response, error) {
 	r := kmsg.NewPtrOffsetFetchResponse()
 	if req.Version < fetchSeveralGroups {
-		g := kmsg.NewOffsetFetchRequestGroup()
+		g := kmsg.NewOffsetFetchRequestGroup() // of nobody's member
 		g.Group = req.Group
 		for i := range req.Topics {
 			t := kmsg.NewOffsetFetchRequestGroupTopic()
@@ -86,7 +86,9 @@ func (h *Handler) fetchGroup(ctx context.Context, c call, req *kmsg.OffsetFetchR
 	if err != nil {
 		return answer, err
 	}
-	command := &group.FetchOffsets{Group: g.Group, RequireStable: req.RequireStable, All: g.Topics == nil}
+	command := &group.FetchOffsets{
+		Group: g.Group, RequireStable: req.RequireStable, All: g.Topics == nil, MemberID: g.MemberID, MemberEpoch: g.MemberEpoch,
+	}
 	for i := range g.Topics {
 		t := &g.Topics[i]
 		if req.Version >= fetchTopicIDs {
@@ -102,6 +104,9 @@ func (h *Handler) fetchGroup(ctx context.Context, c call, req *kmsg.OffsetFetchR
 		}
 	}
 	reply, code, err := do[group.FetchReply](ctx, h, c, command)
+	if code == errcode.None {
+		code = reply.Code
+	}
 	switch {
 	case err != nil:
 		return answer, err

@@ -43,6 +43,9 @@ type Images interface {
 type Config struct {
 	// MinSessionTimeout and MaxSessionTimeout bound what a member of a classic group may ask for.
 	MinSessionTimeout, MaxSessionTimeout time.Duration
+	// ConsumerProtocol says that consumer groups are served; Assignors are those that their members may name.
+	ConsumerProtocol bool
+	Assignors        []string
 }
 
 // Handler answers requests. Its methods may be called from any goroutine.
@@ -79,6 +82,9 @@ func New(config Config, shards Shards, images Images) *Handler {
 		kmsg.ListGroups:     {0, 5, typed(h.listGroups)},
 		kmsg.DeleteGroups:   {0, 3, typed(h.deleteGroups)},
 		kmsg.OffsetDelete:   {0, 0, typed(h.offsetDelete)},
+
+		kmsg.ConsumerGroupHeartbeat: {0, 1, typed(h.consumerGroupHeartbeat)},
+		kmsg.ConsumerGroupDescribe:  {0, 1, typed(h.consumerGroupDescribe)},
 	}
 	return h
 }

@@ -43,7 +43,15 @@ func newCluster(t *testing.T) *cluster {
 		InitialRebalanceDelay: 0, MaxSize: 1 << 30, OffsetMetadataMaxBytes: 4096, OffsetsRetention: time.Hour,
 		OffsetsRetentionCheckInterval: time.Hour, MaxBatchBytes: 1 << 20,
 		NewUUID: func() string { n++; return fmt.Sprintf("uuid%d", n) },
-		Logger:  slog.New(slog.DiscardHandler),
+		NewID:   func() string { n++; return fmt.Sprintf("id%d", n) },
+		Image:   metadata.Empty("c"),
+		Consumer: group.ConsumerConfig{
+			MaxSize: 1 << 30, Assignors: []string{"uniform", "range"}, Upgrade: true, Downgrade: true, RegexRefreshInterval: time.Hour,
+			Settings: func(metadata.Reader, string) group.ConsumerSettings {
+				return group.ConsumerSettings{SessionTimeout: 45 * time.Second, HeartbeatInterval: 5 * time.Second}
+			},
+		},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	d := metadata.NewDelta(metadata.Empty("c"))
 	err := d.Apply(10, 1, &metarecord.TopicRecord{Name: "a", TopicID: topicID},
@@ -53,7 +61,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.image = d.Image()
-	c.h = New(Config{MinSessionTimeout: 6 * time.Second, MaxSessionTimeout: 30 * time.Minute}, c, c)
+	c.h = New(Config{MinSessionTimeout: 6 * time.Second, MaxSessionTimeout: 30 * time.Minute, ConsumerProtocol: true, Assignors: []string{"uniform", "range"}}, c, c)
 	return c
 }
 

@@ -26,7 +26,7 @@ func (h *Handler) joinGroup(ctx context.Context, c call, req *kmsg.JoinGroupRequ
 		clientID = c.envelope.GetClientId()
 	}
 	resp, code, err := do[*kmsg.JoinGroupResponse](ctx, h, c, &group.Join{
-		Request: req, ClientID: clientID, ClientHost: c.envelope.GetClientHost(),
+		Request: req, ClientID: clientID, ClientHost: c.envelope.GetClientHost(), Image: h.images.Image(),
 	})
 	if err != nil {
 		return nil, err

@@ -9,8 +9,8 @@ import (
 	"chancery/services/kafka/errcode"
 )
 
-// DescribeGroups (15), versions 0 to 6, and DeleteGroups (42), versions 0 to 3: each group is described or deleted by its
-// own coordinator. The answers are in the order of the request; a group that is named twice is asked about once.
+// DescribeGroups (15), versions 0 to 6, ConsumerGroupDescribe (69), 0 to 1, and DeleteGroups (42), 0 to 3: each group is
+// described or deleted by its own coordinator. The answers are in the order of the request; a group that is named twice is asked about once.
 
 func (h *Handlers) describeGroups(ctx context.Context, r *Request, req *kmsg.DescribeGroupsRequest) (kmsg.Response, error) {
 	names := unique(req.Groups)
@@ -37,6 +37,38 @@ func (h *Handlers) describeGroups(ctx context.Context, r *Request, req *kmsg.Des
 		out, ok := answers[name]
 		if !ok {
 			out = kmsg.NewDescribeGroupsResponseGroup()
+			out.Group, out.ErrorCode = name, int16(codes[name])
+		}
+		resp.Groups = append(resp.Groups, out)
+	}
+	return resp, nil
+}
+
+func (h *Handlers) consumerGroupDescribe(ctx context.Context, r *Request, req *kmsg.ConsumerGroupDescribeRequest) (kmsg.Response, error) {
+	names := unique(req.Groups)
+	parts := h.splitGroups(ctx, r, names)
+	answers := make(map[string]kmsg.ConsumerGroupDescribeResponseGroup, len(names))
+	h.askGroups(ctx, r, parts, func(groups []int) []byte {
+		part := *req
+		part.Groups = pick(names, groups)
+		return part.AppendTo(nil)
+	}, func(_ *groupPart, reply []byte) error {
+		resp := kmsg.NewPtrConsumerGroupDescribeResponse()
+		resp.SetVersion(r.Version)
+		if err := resp.ReadFrom(reply); err != nil {
+			return fmt.Errorf("answer to ConsumerGroupDescribe: %w", err)
+		}
+		for i := range resp.Groups {
+			answers[resp.Groups[i].Group] = resp.Groups[i]
+		}
+		return nil
+	})
+	codes := codesByName(names, groupCodes(len(names), parts))
+	resp := kmsg.NewPtrConsumerGroupDescribeResponse()
+	for _, name := range req.Groups {
+		out, ok := answers[name]
+		if !ok {
+			out = kmsg.NewConsumerGroupDescribeResponseGroup()
 			out.Group, out.ErrorCode = name, int16(codes[name])
 		}
 		resp.Groups = append(resp.Groups, out)

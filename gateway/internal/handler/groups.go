@@ -7,7 +7,8 @@ import (
 )
 
 // Requests about one group that its coordinator answers: OffsetCommit (8), versions 2 to 10; JoinGroup (11), 0 to 9; Heartbeat
-// (12), 0 to 4; LeaveGroup (13), 0 to 5; SyncGroup (14), 0 to 5; OffsetDelete (47), version 0.
+// (12), 0 to 4; LeaveGroup (13), 0 to 5; SyncGroup (14), 0 to 5; OffsetDelete (47), version 0; ConsumerGroupHeartbeat (68), 0
+// to 1.
 //
 // They travel byte for byte; what stands here is where the group's name is, and the answer when the coordinator gives
 // none. Clients take its error codes as a reason to look for the coordinator and to ask again.
@@ -62,6 +63,15 @@ func syncGroupGroup(q *kmsg.SyncGroupRequest) string { return q.Group }
 func syncGroupFailed(_ *kmsg.SyncGroupRequest, code errcode.Code) kmsg.Response {
 	resp := kmsg.NewPtrSyncGroupResponse()
 	resp.ErrorCode = int16(code)
+	return resp
+}
+
+func consumerHeartbeatGroup(q *kmsg.ConsumerGroupHeartbeatRequest) string { return q.Group }
+
+func consumerHeartbeatFailed(_ *kmsg.ConsumerGroupHeartbeatRequest, code errcode.Code) kmsg.Response {
+	resp := kmsg.NewPtrConsumerGroupHeartbeatResponse()
+	text := code.Message()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
 	return resp
 }
 

@@ -40,6 +40,8 @@ func table() []API {
 		{Key: 60, Name: "DescribeCluster", Min: 0, Max: 2, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).describeCluster)},
 		{Key: 61, Name: "DescribeProducers", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).describeProducers)},
 		{Key: 64, Name: "UnregisterBroker", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: toController(unregisterBrokerFailed)},
+		{Key: 68, Name: "ConsumerGroupHeartbeat", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: toGroup(consumerHeartbeatGroup, consumerHeartbeatFailed)},
+		{Key: 69, Name: "ConsumerGroupDescribe", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).consumerGroupDescribe)},
 		{Key: 74, Name: "ListConfigResources", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).listConfigResources)},
 		{Key: 75, Name: "DescribeTopicPartitions", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).describeTopicPartitions)},
 		{Key: 94, Name: "UnregisterController", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: toController(unregisterControllerFailed)},

@@ -1,5 +1,5 @@
-// Package grouprecord is the format of the records in __consumer_offsets: committed offsets and the metadata of classic
-// groups, as Apache Kafka writes them.
+// Package grouprecord is the format of the records in __consumer_offsets: committed offsets, the metadata of classic
+// groups and the state of consumer groups, as Apache Kafka writes them.
 //
 // It owns keys and values as bytes; it must never decide what to write or what a record means for a group.
 //
@@ -18,7 +18,7 @@ import (
 	"chancery/services/kafka/uuid"
 )
 
-// The record types of classic groups. The other types of the topic belong to the newer kinds of groups.
+// The record types of offsets and classic groups.
 const (
 	// TypeLegacyOffsetCommit is not written any more; its key is that of TypeOffsetCommit.
 	TypeLegacyOffsetCommit int16 = 0
@@ -38,7 +38,7 @@ const (
 const NoTimestamp int64 = -1
 
 // ErrUnknownType says that the record belongs to something that this package does not know; such records are skipped.
-var ErrUnknownType = errors.New("record type is not one of classic groups")
+var ErrUnknownType = errors.New("record type is not one of offsets, classic or consumer groups")
 
 // Offset is a committed offset.
 type Offset struct {
@@ -55,7 +55,7 @@ type Offset struct {
 
 // Record is a decoded record: an offset or the metadata of a group. Both pointers are nil for a deletion.
 type Record struct {
-	// Type is TypeOffsetCommit or TypeGroupMetadata.
+	// Type is TypeOffsetCommit, TypeGroupMetadata or one of consumer groups.
 	Type  int16
 	Group string
 	// Topic and Partition belong to offsets.
@@ -63,6 +63,8 @@ type Record struct {
 	Partition int32
 	Offset    *Offset
 	Metadata  *kmsg.GroupMetadataValue
+	// Consumer is set for the record types of consumer groups, and then the only field beside Type and Group.
+	Consumer *Consumer
 }
 
 // AppendOffsetKey appends the key of a committed offset.
@@ -111,6 +113,13 @@ func Decode(key, value []byte) (Record, error) {
 		return decodeOffset(key, value)
 	case TypeGroupMetadata:
 		return decodeGroup(key, value)
+	case TypeConsumerGroup, TypeConsumerPartitions, TypeConsumerMember, TypeConsumerTarget, TypeConsumerTargetMember,
+		TypeConsumerCurrent, TypeConsumerRegex:
+		c, err := decodeConsumer(recordType, key, value)
+		if err != nil {
+			return Record{}, err
+		}
+		return Record{Type: recordType, Group: c.Group, Consumer: c}, nil
 	default:
 		return Record{}, fmt.Errorf("%w: %d", ErrUnknownType, recordType)
 	}

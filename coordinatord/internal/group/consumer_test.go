@@ -1,0 +1,314 @@
+package group
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"chancery/services/kafka/errcode"
+)
+
+func TestConsumersShareTopics(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 4})
+	a := w.modern("g", "a", "t").beat().has(2, "t[0 1 2 3]")
+	w.consumersAre("g", "Stable", 2, 2)
+	b := w.modern("g", "b", "t").beat().has(3, "")
+	w.consumersAre("g", "Reconciling", 3, 3)
+	// First a must give up what b is to get; only then it is at the new epoch.
+	a.beat().has(2, "t[0 1]")
+	b.beat().has(3, "")
+	a.beat().has(3, "t[0 1]")
+	b.beat().has(3, "t[2 3]")
+	w.consumersAre("g", "Stable", 3, 3)
+	w.code("leave", int16(b.leave(-1)), errcode.None)
+	w.consumersAre("g", "Assigning", 4, 3)
+	a.beat().has(4, "t[0 1 2 3]")
+	w.code("leave", int16(a.leave(-1)), errcode.None)
+	w.consumersAre("g", "Empty", 5, 5)
+}
+
+func TestConsumerHeartbeatErrors(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	stranger := w.modern("g", "x", "t")
+	stranger.epoch = 1
+	w.code("no group", int16(stranger.try()), errcode.GroupIdNotFound)
+	a := w.modern("g", "a", "t").beat()
+	stranger.epoch = 1
+	w.code("no member", int16(stranger.try()), errcode.UnknownMemberId)
+	for _, tt := range []struct {
+		name  string
+		epoch int32
+		want  errcode.Code
+	}{
+		{"ahead", 3, errcode.FencedMemberEpoch},
+		{"behind, with more than it has", 1, errcode.FencedMemberEpoch},
+	} {
+		req := a.request()
+		req.MemberEpoch = tt.epoch
+		r := reply[*kmsg.ConsumerGroupHeartbeatResponse](w, w.do(&ConsumerHeartbeat{Request: req}))
+		w.code(tt.name, r.ErrorCode, tt.want)
+	}
+	w.m.config.Consumer.MaxSize = 1
+	w.code("full", int16(w.modern("g", "b", "t").try()), errcode.GroupMaxSizeReached)
+	a.beat()
+	bad := w.modern("g", "a")
+	expression := "a("
+	bad.regex = &expression
+	w.code("regex", int16(bad.try()), errcode.InvalidRegularExpression)
+	if _, ok := w.m.find("classic").(*Group); ok {
+		t.Fatal("there is a group that nobody has made")
+	}
+}
+
+func TestLostAnswerIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2, "u": 1})
+	a := w.modern("g", "a", "t").beat().has(2, "t[0 1]")
+	req := a.request()
+	req.SubscribedTopicNames = []string{"t", "u"}
+	w.do(&ConsumerHeartbeat{Request: req, ClientID: "client", ClientHost: "/127.0.0.1"})
+	// The answer with epoch 3 is lost: the member comes again with epoch 2 and what it has.
+	req = a.request()
+	req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 60000, []string{"t", "u"}
+	a.send(req)
+	w.code("again", int16(a.hear()), errcode.None)
+	a.has(3, "t[0 1]u[0]")
+}
+
+func TestConsumerSessionAndRebalanceTimeouts(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	a := w.modern("g", "a", "t").beat()
+	b := w.modern("g", "b", "t").beat()
+	a.beat() // is asked to give up t-1
+	for range 5 {
+		// It beats on and does not say that it has given it up.
+		w.after(13 * time.Second)
+		b.beat()
+		req := a.request()
+		req.Topics = nil
+		a.send(req)
+	}
+	if code := a.hear(); code != errcode.UnknownMemberId {
+		t.Fatalf("a member that gives nothing up is told %s", code.Name())
+	}
+	b.beat().has(4, "t[0 1]")
+	w.after(46 * time.Second)
+	w.consumersAre("g", "Empty", 5, 5)
+}
+
+func TestStaticConsumers(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	instance := "i"
+	a := w.modern("g", "a", "t")
+	a.instance = &instance
+	a.beat().has(2, "t[0 1]")
+	b := w.modern("g", "b", "t")
+	b.instance = &instance
+	w.code("held", int16(b.try()), errcode.UnreleasedInstanceId)
+	w.code("away", int16(a.leave(-2)), errcode.None)
+	w.consumersAre("g", "Reconciling", 2, 2)
+	b.beat().has(2, "t[0 1]")
+	a.epoch = 2
+	w.code("fenced", int16(a.try()), errcode.FencedInstanceId)
+	w.code("fenced leave", int16(a.leave(-2)), errcode.FencedInstanceId)
+	w.consumersAre("g", "Stable", 2, 2)
+	w.code("gone", int16(b.leave(-2)), errcode.None)
+	w.after(46 * time.Second)
+	w.consumersAre("g", "Empty", 3, 3)
+}
+
+func TestMetadataChangesMakeNewTargets(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 1})
+	a := w.modern("g", "a", "t", "u").beat().has(2, "t[0]")
+	a.beat().has(2, "t[0]")
+	w.topics(map[string]int{"t": 2})
+	a.beat().has(3, "t[0 1]")
+	w.topics(map[string]int{"u": 1, "other": 3})
+	a.beat().has(4, "t[0 1]u[0]")
+	w.dropTopic("u")
+	a.owned[topicOf("u")] = nil
+	delete(a.owned, topicOf("u"))
+	a.beat()
+	a.beat().has(5, "t[0 1]")
+}
+
+func TestAssignmentInterval(t *testing.T) {
+	w := newWorld(t)
+	w.assignmentInterval = time.Second
+	w.topics(map[string]int{"t": 2})
+	a := w.modern("g", "a", "t").beat().has(2, "t[0 1]")
+	b := w.modern("g", "b", "t").beat().has(2, "")
+	w.consumersAre("g", "Assigning", 3, 2)
+	w.after(time.Second)
+	settle(a, b)
+	a.has(3, "t[0]")
+	b.has(3, "t[1]")
+}
+
+func TestRegularExpressions(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"ta": 1, "xta": 1})
+	a := w.modern("g", "a")
+	expression := "t.*|u+"
+	a.regex = &expression
+	a.beat().has(1, "")
+	w.work()
+	a.beat().has(2, "ta[0]")
+	w.topics(map[string]int{"tb": 1})
+	a.beat()
+	if len(w.background) != 0 {
+		t.Fatal("expressions are looked up again at once")
+	}
+	w.after(11 * time.Second)
+	a.beat()
+	w.work()
+	a.beat().has(3, "ta[0]tb[0]")
+	// Another member with the same expression needs no look-up.
+	b := w.modern("g", "b")
+	b.regex = &expression
+	b.beat()
+	settle(a, b)
+	if got := heldPartitions(a, b); !slices.Equal(got, []string{"ta0", "tb0"}) || len(w.background) != 0 {
+		t.Fatalf("%v, %d look-ups", got, len(w.background))
+	}
+	none := ""
+	req := b.request()
+	req.SubscribedTopicRegex = &none
+	b.send(req)
+	b.hear()
+	settle(a, b)
+	b.has(5, "")
+	a.has(5, "ta[0]tb[0]")
+	a.leave(-1)
+	if g := w.consumers("g"); len(g.Resolved) != 0 {
+		t.Fatalf("%v", g.Resolved)
+	}
+}
+
+func TestPreferredAssignor(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2, "u": 2})
+	ranges := "range"
+	a, b := w.modern("g", "a", "t", "u"), w.modern("g", "b", "t", "u")
+	a.assignor, b.assignor = &ranges, &ranges
+	a.beat()
+	b.beat()
+	settle(a, b)
+	a.has(3, "t[0]u[0]")
+	b.has(3, "t[1]u[1]")
+	if d := w.describeConsumers("g"); d.AssignorName != "range" || len(d.Members) != 2 || d.Members[0].MemberType != 1 {
+		t.Fatalf("%+v", d)
+	}
+}
+
+func TestOffsetsOfConsumers(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	a := w.modern("g", "a", "t").beat()
+	w.code("commit", int16(a.commit("t", 0, 5)), errcode.None)
+	b := w.modern("g", "b", "t").beat()
+	a.beat()
+	b.beat()
+	a.beat()
+	b.beat()
+	fetch := func(id *string, epoch int32) errcode.Code {
+		return reply[FetchReply](w, w.do(&FetchOffsets{Group: "g", MemberID: id, MemberEpoch: epoch, All: true})).Code
+	}
+	for _, tt := range []struct {
+		name string
+		got  errcode.Code
+		want errcode.Code
+	}{
+		{"at an older epoch, a partition that it has had since", (&modern{w: w, group: "g", id: "a", epoch: 2}).commit("t", 0, 6), errcode.None},
+		{"at an older epoch, a partition that it has given up", (&modern{w: w, group: "g", id: "a", epoch: 2}).commit("t", 1, 6), errcode.StaleMemberEpoch},
+		{"from before it had the partition", (&modern{w: w, group: "g", id: "a", epoch: 1}).commit("t", 0, 6), errcode.StaleMemberEpoch},
+		{"at a newer epoch", (&modern{w: w, group: "g", id: "a", epoch: 9}).commit("t", 0, 6), errcode.StaleMemberEpoch},
+		{"not a member", (&modern{w: w, group: "g", id: "x", epoch: 3}).commit("t", 0, 6), errcode.UnknownMemberId},
+		{"from outside", w.commitOutside("g", "t", 0, 7), errcode.UnknownMemberId},
+		{"fetch by anyone", fetch(nil, -1), errcode.None},
+		{"fetch by a member", fetch(&a.id, 3), errcode.None},
+		{"fetch at an old epoch", fetch(&a.id, 2), errcode.StaleMemberEpoch},
+		{"fetch by no member", fetch(&expressionless, 2), errcode.UnknownMemberId},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, tt.got.Name(), tt.want.Name())
+		}
+	}
+	old := (&client{w: w, group: "g", id: "a", generation: 3}).commitCommand("t", 0, 6)
+	old.APIVersion = 8
+	w.code("v8", int16(reply[CommitReply](w, w.do(old)).Code), errcode.UnsupportedVersion)
+	d := reply[CommitReply](w, w.do(&DeleteOffsets{Group: "g", Partitions: old.keys()}))
+	w.code("delete", int16(d.Codes[0]), errcode.GroupSubscribedToTopic)
+	w.code("delete group", int16(reply[[]errcode.Code](w, w.do(&DeleteGroups{IDs: []string{"g"}}))[0]), errcode.NonEmptyGroup)
+	a.leave(-1)
+	b.leave(-1)
+	w.code("from outside when empty", int16(w.commitOutside("g", "t", 0, 7)), errcode.None)
+	w.code("delete group", int16(reply[[]errcode.Code](w, w.do(&DeleteGroups{IDs: []string{"g"}}))[0]), errcode.None)
+	if len(w.m.groups) != 0 || w.m.offsets.Has("g") {
+		t.Fatal("something is left of a deleted group")
+	}
+}
+
+var expressionless = "nobody"
+
+func TestEmptyConsumerGroupExpires(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	a := w.modern("g", "a", "t").beat()
+	w.code("commit", int16(a.commit("t", 0, 5)), errcode.None)
+	w.code("commit", int16(a.commit("u", 0, 5)), errcode.None)
+	for range 250 {
+		w.after(20 * time.Second)
+		a.beat()
+	}
+	if f := w.fetch("g", "t", 0, false); f.Offset != 5 {
+		t.Fatalf("%+v", f)
+	}
+	if f := w.fetch("g", "u", 0, false); f.Offset != -1 {
+		t.Fatalf("an offset of a topic that nobody subscribes to: %+v", f)
+	}
+	a.leave(-1)
+	w.after(2 * time.Hour)
+	if len(w.m.groups) != 0 {
+		t.Fatal("the group is still there")
+	}
+}
+
+func TestListsTellTypes(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	w.modern("g", "a", "t").beat()
+	w.client("h").alone("x")
+	for _, tt := range []struct {
+		states, types []string
+		want          []string
+	}{
+		{nil, nil, []string{"g", "h"}},
+		{nil, []string{"Consumer"}, []string{"g"}},
+		{nil, []string{"classic"}, []string{"h"}},
+		{[]string{"stable"}, nil, []string{"g", "h"}},
+		{[]string{"assigning", "reconciling"}, nil, nil},
+	} {
+		var got []string
+		for _, g := range reply[[]ListedGroup](w, w.do(&ListGroups{States: tt.states, Types: tt.types})) {
+			got = append(got, g.ID)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v", tt, got)
+		}
+	}
+	if d := w.describe("g"); d.Exists || d.Missing != "Group g is not a classic group." {
+		t.Fatalf("%+v", d)
+	}
+	if d := w.describeConsumers("h"); errcode.Code(d.ErrorCode) != errcode.GroupIdNotFound {
+		t.Fatalf("%+v", d)
+	}
+}
