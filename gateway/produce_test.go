@@ -225,3 +225,51 @@ func TestProduceWaitsAMomentForATopicThatOthersKnow(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// Kafka takes the last of several batches for one partition in a request.
+func TestTheLastOfARepeatedPartitionCounts(t *testing.T) {
+	c := fake.NewCluster(1)
+	c.AddTopic("a", 1, 1)
+	k := dial(t, serve(t, c, nil))
+	req := produce(9, "a", 0, batchOf(t, 1, 50, -1))
+	req.Topics[0].Partitions = append(req.Topics[0].Partitions, produce(9, "a", 1, batchOf(t, 2, 50, -1)).Topics[0].Partitions...)
+	req.Topics = append(req.Topics, produce(9, "a", 0, batchOf(t, 3, 50, -1)).Topics[0])
+	got := ask[*kmsg.ProduceResponse](k, req)
+	answered := map[int32]int{}
+	for _, x := range got.Topics {
+		for _, p := range x.Partitions {
+			answered[p.Partition]++
+			if p.ErrorCode != 0 {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+	if len(answered) != 2 || answered[0] != 1 || answered[1] != 1 {
+		t.Errorf("answered %v", answered)
+	}
+	if got := partOf(ask[*kmsg.ProduceResponse](k, produce(9, "a", 0, batchOf(t, 1, 50, -1)))); got.BaseOffset != 3 {
+		t.Errorf("the partition has %d records, want those of the last batch", got.BaseOffset)
+	}
+}
+
+// A bug on the way of one request costs its connection, nothing else.
+func TestAPanicCostsOneConnection(t *testing.T) {
+	c := fake.NewCluster(1)
+	c.AddTopic("a", 1)
+	var bug atomic.Bool
+	bug.Store(true)
+	c.Node(1).Hold = func(finish func()) {
+		if bug.Load() {
+			panic("a bug")
+		}
+		finish()
+	}
+	g := serve(t, c, nil)
+	k := dial(t, g)
+	k.send(produce(9, "a", 0, batchOf(t, 1, 50, -1)))
+	k.closed()
+	bug.Store(false)
+	if p := partOf(ask[*kmsg.ProduceResponse](dial(t, g), produce(9, "a", 0, batchOf(t, 1, 50, -1)))); p.ErrorCode != 0 {
+		t.Errorf("%+v", p)
+	}
+}

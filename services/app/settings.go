@@ -36,13 +36,18 @@ type AllFlags struct {
 	KafkaListenGiven bool
 }
 
+// Where settings of a process that runs everything come from when nobody has set them one by one.
+const (
+	dataFlag   = "--data"
+	allDefault = "default of chancery all"
+)
+
 // CompleteAll completes the settings of a process that runs everything. A flag that is given wins over the properties
 // file, and a single setting of the command line over the flag.
 func CompleteAll(s *config.Settings, f AllFlags) error {
 	if _, _, err := net.SplitHostPort(f.KafkaListen); err != nil {
 		return fmt.Errorf("--kafka-listen %s: want host:port, such as 127.0.0.1:9092", f.KafkaListen)
 	}
-	const from = "default of chancery all"
 	flag := func(key, value, name string, given bool) {
 		if given && s.Where(key) != "--set" {
 			s.Set(key, value, name)
@@ -50,19 +55,19 @@ func CompleteAll(s *config.Settings, f AllFlags) error {
 			s.SetDefault(key, value, name)
 		}
 	}
-	flag("log.dirs", filepath.Join(f.Dir, "data"), "--data", f.DirGiven)
-	flag("metadata.log.dir", filepath.Join(f.Dir, "metadata"), "--data", f.DirGiven)
+	flag("log.dirs", filepath.Join(f.Dir, "data"), dataFlag, f.DirGiven)
+	flag("metadata.log.dir", filepath.Join(f.Dir, "metadata"), dataFlag, f.DirGiven)
 	flag("listeners", "PLAINTEXT://"+f.KafkaListen, "--kafka-listen", f.KafkaListenGiven)
-	s.SetDefault("node.id", "1", from)
-	s.SetDefault("log.level", "warn", from)
+	s.SetDefault("node.id", "1", allDefault)
+	s.SetDefault("log.level", "warn", allDefault)
 	for _, key := range []string{
 		"offsets.topic.replication.factor", "transaction.state.log.replication.factor", "transaction.state.log.min.isr",
 		"share.coordinator.state.topic.replication.factor", "share.coordinator.state.topic.min.isr",
 	} {
-		s.SetDefault(key, "1", from)
+		s.SetDefault(key, "1", allDefault)
 	}
 	if _, ok := s.Get("admin.listeners"); !ok {
-		s.Set("admin.listeners", freeAdminAddress(), from)
+		s.Set("admin.listeners", freeAdminAddress(), allDefault)
 	}
 	return s.Check()
 }

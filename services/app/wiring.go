@@ -11,6 +11,7 @@ import (
 	"chancery/services/clients/controllerclient"
 	"chancery/services/clients/coordinatorclient"
 	"chancery/services/clients/storageclient"
+	"chancery/services/config"
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
 	"chancery/services/storagerpc"
@@ -143,6 +144,16 @@ func buildController(p *parts) (lifecycle.Service, error) {
 	return controllerd.New(c, controllerd.Deps{Registrar: p.registrar(localController), Dialer: p.dialer, Logger: p.logger})
 }
 
+// storageSettings are the settings that a storage node shows as its own. Where the metadata log of a controller in the same process
+// is by default is not among them.
+func storageSettings(s *config.Settings) map[string]string {
+	out := s.Map()
+	if w := s.Where("metadata.log.dir"); w == dataFlag || w == allDefault {
+		delete(out, "metadata.log.dir")
+	}
+	return out
+}
+
 // buildStorage makes a storage node. Others in this process call it directly.
 func buildStorage(p *parts) (lifecycle.Service, error) {
 	endpoint, err := grpcEndpoint(p.address(localStorage))
@@ -155,7 +166,7 @@ func buildStorage(p *parts) (lifecycle.Service, error) {
 		LogDirs:    p.node.List("log.dirs"),
 		Rack:       p.node.String("broker.rack"),
 		Endpoints:  []metadata.Endpoint{endpoint},
-		Properties: p.settings.Map(),
+		Properties: storageSettings(p.settings),
 	}, storaged.Deps{
 		Metadata:     p.follower,
 		Controller:   p.controllers,

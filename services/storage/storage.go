@@ -65,6 +65,10 @@ const (
 // NoWriterEpoch marks an append by an ordinary client, which owns no coordinator shard.
 const NoWriterEpoch int32 = -1
 
+// AdminWriterEpoch marks an append by one of Kafka's administrative tools, which may write to internal topics as well, without
+// owning a shard.
+const AdminWriterEpoch int32 = -2
+
 // AppendRequest carries record batches for partitions that one node leads.
 type AppendRequest struct {
 	Acks      int16

@@ -188,7 +188,38 @@ func (p *produce) decode(r *Request) bool {
 	if flexible {
 		in.SkipTags()
 	}
+	p.dropRepeated()
 	return !in.Failed()
+}
+
+// dropRepeated keeps the last of what a request has for one partition, as Kafka does: the others are neither written nor answered.
+func (p *produce) dropRepeated() {
+	type key struct {
+		name      string
+		id        uuid.UUID
+		partition int32
+	}
+	if len(p.parts) < 2 {
+		return
+	}
+	last := make(map[key]int, len(p.parts))
+	for i := range p.parts {
+		t := &p.topics[p.parts[i].topic]
+		last[key{t.name, t.id, p.parts[i].partition}] = i
+	}
+	if len(last) == len(p.parts) {
+		return
+	}
+	kept := p.parts[:0]
+	for i, part := range p.parts {
+		t := &p.topics[part.topic]
+		if last[key{t.name, t.id, part.partition}] == i {
+			kept = append(kept, part)
+		} else {
+			t.parts--
+		}
+	}
+	p.parts = kept
 }
 
 // batchFlag says whether the first batch of some records is of the present format and has an attribute.
@@ -258,7 +289,7 @@ func (p *produce) route(img metadata.Reader, part *producePart) {
 		p.fail(part, errcode.InvalidRequest)
 	case p.acks < storage.AcksAll || p.acks > storage.AcksLeader:
 		p.fail(part, errcode.InvalidRequiredAcks)
-	case internaltopic.Is(topic.Name) && p.r.clientID() != adminClientID:
+	case internaltopic.Is(topic.Name) && !p.admin():
 		p.fail(part, errcode.InvalidTopicException)
 	case partition.Leader < 0:
 		p.refuse(part, errcode.NotLeaderOrFollower)
@@ -268,6 +299,9 @@ func (p *produce) route(img metadata.Reader, part *producePart) {
 		part.node, part.attempt, part.state = partition.Leader, p.attempts, partSent
 	}
 }
+
+// admin says whether the client is one of Kafka's administrative tools.
+func (p *produce) admin() bool { return p.r.clientID() == adminClientID }
 
 // refuse gives a part an error that may go away by itself.
 func (p *produce) refuse(part *producePart, code errcode.Code) {
@@ -291,6 +325,9 @@ func (p *produce) send(node int32) {
 		APIVersion:      p.r.Version,
 		TransactionalID: p.transactionalID,
 		Partitions:      make([]storage.PartitionAppend, 0, n),
+	}
+	if p.admin() {
+		req.WriterEpoch = storage.AdminWriterEpoch
 	}
 	buffers := make(storage.Buffers, 0, n)
 	for i := range p.parts {

@@ -42,6 +42,8 @@ type exchange struct {
 	taken   int64
 	// begun is when the work began, ended when the answer was there.
 	begun, ended time.Time
+	// answered says that a started request has its answer, of which there is one.
+	answered atomic.Bool
 	// done, message and err belong to the connection's mutex. A nil message without an error means that there is no answer; an
 	// error closes the connection when the answers before it have been sent.
 	done    bool
@@ -190,7 +192,7 @@ func (c *conn) run(x *exchange) error {
 	switch {
 	case x.api.Start != nil:
 		// What has been started is carried out also when the client goes away.
-		x.api.Start(c.s.deps.Handlers, c.s.ctx, &x.req, func(m *wire.Message, err error) { c.end(x, m, err, false) })
+		c.start(x)
 	case order == handler.Alone:
 		m, err := c.handle(x)
 		c.heldUp = c.s.deps.Now().Sub(x.begun)
@@ -207,12 +209,34 @@ func (c *conn) run(x *exchange) error {
 	return nil
 }
 
+// start starts a request whose answer comes by itself. A panic meanwhile costs the connection; an answer that comes all the same
+// is then too late.
+func (c *conn) start(x *exchange) {
+	defer func() {
+		if p := recover(); p != nil && x.answered.CompareAndSwap(false, true) {
+			c.end(x, nil, c.panicked(x, p), false)
+		}
+	}()
+	x.api.Start(c.s.deps.Handlers, c.s.ctx, &x.req, func(m *wire.Message, err error) {
+		if x.answered.CompareAndSwap(false, true) {
+			c.end(x, m, err, false)
+		} else if m != nil {
+			m.Release()
+		}
+	})
+}
+
+// panicked logs a bug in a handler.
+func (c *conn) panicked(x *exchange, p any) error {
+	c.s.deps.Logger.Error("a request handler panicked", "api", x.api.Name, "version", x.req.Version, "panic", p, "stack", string(debug.Stack()))
+	return fmt.Errorf("%s panicked: %v", x.api.Name, p)
+}
+
 // handle calls the handler. A panic in it is a bug that must cost one connection, not all of them.
 func (c *conn) handle(x *exchange) (m *wire.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.s.deps.Logger.Error("a request handler panicked", "api", x.api.Name, "version", x.req.Version, "panic", p, "stack", string(debug.Stack()))
-			m, err = nil, fmt.Errorf("%s panicked: %v", x.api.Name, p)
+			m, err = nil, c.panicked(x, p)
 		}
 	}()
 	ctx := c.ctx

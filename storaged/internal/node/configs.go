@@ -115,10 +115,12 @@ func (n *Node) describeLoggers(req *kmsg.DescribeConfigsRequest, names []string)
 	c := kmsg.NewDescribeConfigsResponseResourceConfig()
 	level := levelName(n.o.LogLevel.Level())
 	c.Name, c.Value, c.Source = rootLogger, &level, kmsg.ConfigSource(configdef.DynamicBrokerLogger)
+	// Loggers have a text also where none was asked for, as in Kafka.
+	doc := ""
 	if req.IncludeDocumentation {
-		doc := "The least level of what is logged: TRACE, DEBUG, INFO, WARN or ERROR."
-		c.Documentation = &doc
+		doc = "The least level of what is logged: TRACE, DEBUG, INFO, WARN or ERROR."
 	}
+	c.Documentation = &doc
 	return []kmsg.DescribeConfigsResponseResourceConfig{c}
 }
 

