@@ -15,6 +15,7 @@ import (
 	"chancery/coordinatord/internal/assignor"
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/handler"
+	commonv1 "chancery/proto/common/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/recordbatch"
@@ -50,11 +51,18 @@ type Metadata interface {
 	Subscribe(p metadata.Publisher)
 }
 
+// Coordinators takes requests to the owners of shards; *coordinatorclient.Client is one.
+type Coordinators interface {
+	Handle(ctx context.Context, kind metadata.ShardKind, shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
+}
+
 // Deps is what the instance works with.
 type Deps struct {
 	Metadata Metadata
 	// Nodes gives the storage nodes by id.
 	Nodes func(id int32) (storage.Node, error)
+	// Coordinators are the owners of all shards, this instance among them.
+	Coordinators Coordinators
 	// Controller is where the instance registers.
 	Controller *controllerclient.Client
 	Meter      metric.Meter
@@ -82,6 +90,7 @@ func parseSettings(c Config, logger *slog.Logger) (settings, error) {
 			OffsetMetadataMaxBytes:        node.Int("offset.metadata.max.bytes"),
 			OffsetsRetention:              minutes(node.Long("offsets.retention.minutes")),
 			OffsetsRetentionCheckInterval: node.Duration("offsets.retention.check.interval.ms"),
+			ProducerIDExpiration:          node.Duration("producer.id.expiration.ms"),
 			NewUUID:                       newUUID,
 			NewID:                         func() string { return uuid.Random().String() },
 			Logger:                        logger,

@@ -26,6 +26,7 @@ import (
 	controllerv1 "chancery/proto/controller/v1"
 	coordinatorv1 "chancery/proto/coordinator/v1"
 	"chancery/services/clients/controllerclient"
+	"chancery/services/clients/transactionclient"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/internaltopic"
 	"chancery/services/kafka/recordbatch"
@@ -69,6 +70,8 @@ type Server struct {
 	groups *groupShards
 	// background waits for what shards have done beside them.
 	background sync.WaitGroup
+	// questions are those about transactions in which offsets are committed.
+	questions *transactionclient.Client
 }
 
 type groupShards = shardSet[group.Command, *group.Record, group.Reply]
@@ -89,6 +92,19 @@ func New(config Config, deps Deps) (*Server, error) {
 	}
 	s.image.Store(deps.Metadata.Image())
 	s.groups = newShardSet(config.NodeID, metadata.GroupShard, internaltopic.ConsumerOffsets, s.image.Load, s.newGroupShard)
+	s.questions = transactionclient.New(transactionclient.Config{
+		Image:           images{deps.Metadata}.Image,
+		Coordinators:    deps.Coordinators,
+		Timeout:         set.node.Duration("request.timeout.ms"),
+		RetryBackoff:    set.node.Duration("add.partitions.to.txn.retry.backoff.ms"),
+		RetryBackoffMax: set.node.Duration("add.partitions.to.txn.retry.backoff.max.ms"),
+		Logger:          logger,
+	})
+	set.bounds.AskTransaction = s.questions.Ask
+	set.bounds.VerifyTransactions = func(image metadata.Reader) bool {
+		current := set.node.WithDynamic(image.Config(metadata.ResourceBroker, ""), nil)
+		return current.Bool("transaction.partition.verification.enable")
+	}
 	s.handler = handler.New(set.bounds, s, images{deps.Metadata})
 	s.member = controllerclient.NewMember(deps.Controller, controllerclient.MemberConfig{
 		Kind:              controllerv1.ServiceKind_SERVICE_KIND_COORDINATOR,
@@ -162,6 +178,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 	cancel()
 	s.groups.drain(ctx)
+	s.questions.Close()
 	s.background.Wait()
 	s.metrics.close()
 	stopErr := s.member.Stop(ctx)

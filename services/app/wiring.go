@@ -213,11 +213,12 @@ func buildCoordinator(p *parts) (lifecycle.Service, error) {
 		Version:    p.version,
 		Properties: p.settings.Map(),
 	}, coordinatord.Deps{
-		Metadata:   p.follower,
-		Nodes:      p.nodes.Node,
-		Controller: p.controllers,
-		Meter:      p.metrics.Meter("coordinatord"),
-		Logger:     p.logger,
+		Metadata:     p.follower,
+		Nodes:        p.nodes.Node,
+		Coordinators: p.coordinators,
+		Controller:   p.controllers,
+		Meter:        p.metrics.Meter("coordinatord"),
+		Logger:       p.logger,
 	})
 	if err != nil {
 		return nil, err

@@ -104,6 +104,36 @@ type CommitReply struct {
 	Codes []errcode.Code
 }
 
+// CommitInTransaction commits offsets in a transaction: they are to be seen when it is committed. It is answered with
+// TxnCommitReply.
+type CommitInTransaction struct {
+	CommitOffsets
+	ProducerID    int64
+	ProducerEpoch int16
+	// Verified is the guard of an earlier answer, when the transaction's coordinator has vouched for the group's being in
+	// the transaction since; 0 without.
+	Verified Guard
+	// Trusted says that no coordinator needs to vouch.
+	Trusted bool
+}
+
+// TxnCommitReply is the answer to CommitInTransaction.
+type TxnCommitReply struct {
+	CommitReply
+	// Guard is not 0 when nothing was done, since the coordinator has to vouch first: the command is to be sent again with it.
+	Guard Guard
+}
+
+// EndTransaction writes the marker that ends a transaction. It is answered with an errcode.Code.
+type EndTransaction struct {
+	ProducerID       int64
+	ProducerEpoch    int16
+	CoordinatorEpoch int32
+	Commit           bool
+	// Version is the transaction.version by which the coordinator ends it.
+	Version int16
+}
+
 // FetchOffsets asks for a group's committed offsets, answered with FetchReply.
 type FetchOffsets struct {
 	Group string
@@ -202,6 +232,7 @@ func (*Sync) command()                   {}
 func (*Heartbeat) command()              {}
 func (*Leave) command()                  {}
 func (*CommitOffsets) command()          {}
+func (*EndTransaction) command()         {}
 func (*FetchOffsets) command()           {}
 func (*ListGroups) command()             {}
 func (*DescribeGroups) command()         {}

@@ -37,11 +37,15 @@ func (m *Machine) commitOffsets(now time.Time, c *CommitOffsets, out *Effects) C
 	if batchOverhead+commitBytes(c) > m.config.MaxBatchBytes {
 		return CommitReply{Code: errcode.UnknownServerError}
 	}
-	nowMs := now.UnixMilli()
 	expireMs := grouprecord.NoTimestamp
 	if c.RetentionMs != -1 {
-		expireMs = nowMs + c.RetentionMs
+		expireMs = now.UnixMilli() + c.RetentionMs
 	}
+	return CommitReply{Codes: m.appendOffsets(now, c, Record{kind: offsetRecord, groupID: c.Group, producerID: noProducer, group: g}, expireMs, out)}
+}
+
+// appendOffsets has offsets written, each by a copy of a record, and gives a code for each.
+func (m *Machine) appendOffsets(now time.Time, c *CommitOffsets, like Record, expireMs int64, out *Effects) []errcode.Code {
 	codes := make([]errcode.Code, len(c.Offsets))
 	records := make([]Record, len(c.Offsets))
 	values := make([]offsets.Value, len(c.Offsets))
@@ -55,14 +59,15 @@ func (m *Machine) commitOffsets(now time.Time, c *CommitOffsets, out *Effects) C
 			Offset:            o.Offset,
 			LeaderEpoch:       o.LeaderEpoch,
 			Metadata:          o.Metadata,
-			CommitTimestampMs: nowMs,
+			CommitTimestampMs: now.UnixMilli(),
 			ExpireTimestampMs: expireMs,
 			TopicID:           o.TopicID,
 		}}
-		records[i] = Record{kind: offsetRecord, groupID: c.Group, key: o.Key, producerID: noProducer, offset: &values[i], group: g}
+		records[i] = like
+		records[i].key, records[i].offset = o.Key, &values[i]
 		out.Append(&records[i])
 	}
-	return CommitReply{Codes: codes}
+	return codes
 }
 
 // validateCommitTo checks who commits to a group of whatever type.

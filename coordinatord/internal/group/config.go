@@ -24,6 +24,8 @@ type Config struct {
 	OffsetsRetention time.Duration
 	// OffsetsRetentionCheckInterval is how often expired offsets and empty groups are looked for.
 	OffsetsRetentionCheckInterval time.Duration
+	// ProducerIDExpiration is how long a producer is remembered after its last transaction.
+	ProducerIDExpiration time.Duration
 	// MaxBatchBytes is the largest record batch that the log takes; what has to be written at once must fit in.
 	MaxBatchBytes int
 	// NewUUID makes the random part of a member id, NewID a whole one in Kafka's text form of ids.

@@ -12,6 +12,7 @@ import (
 func (m *Machine) expire(now time.Time, out *Effects) {
 	m.alarms.set(&m.expiry, now.Add(m.config.OffsetsRetentionCheckInterval))
 	out.Split()
+	m.expireProducers(now)
 	before := len(out.Records())
 	for id, s := range m.groups {
 		g := s.newest

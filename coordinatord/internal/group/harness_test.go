@@ -181,30 +181,33 @@ func (w *world) replay() *Machine {
 	w.t.Helper()
 	m := New(w.config)
 	var codec Codec
-	b := recordbatch.NewBuilder(nil, recordbatch.NewOptions())
-	for _, r := range w.log {
+	for i, r := range w.log {
+		o, frame := recordbatch.NewOptions(), codec.Frame(r)
+		o.BaseOffset, o.ProducerID, o.ProducerEpoch = int64(i), frame.ProducerID, frame.ProducerEpoch
+		o.Transactional, o.Control = frame.ProducerID != noProducer, frame.Control
+		b := recordbatch.NewBuilder(nil, o)
 		bytes, at, hasValue := codec.Encode(nil, r)
+		var value []byte
 		if hasValue {
-			b.Append(w.now.UnixMilli(), bytes[:at], bytes[at:])
-		} else {
-			b.Append(w.now.UnixMilli(), bytes[:at], nil)
+			value = bytes[at:]
 		}
-	}
-	batch, err := b.Build()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	records := recordbatch.RecordsOf(batch)
-	for records.Next() {
-		r, ok, err := codec.Decode(recordbatch.Header(batch), records.Record())
-		if err != nil || !ok {
-			w.t.Fatalf("decode: %v %v", ok, err)
+		b.Append(w.now.UnixMilli(), bytes[:at], value)
+		batch, err := b.Build()
+		if err != nil {
+			w.t.Fatal(err)
 		}
-		m.Apply(r)
-		m.Commit(w.now, records.Record().Offset, r, &Effects{})
-	}
-	if err := records.Err(); err != nil {
-		w.t.Fatal(err)
+		records := recordbatch.RecordsOf(batch)
+		for records.Next() {
+			r, ok, err := codec.Decode(recordbatch.Header(batch), records.Record())
+			if err != nil || !ok {
+				w.t.Fatalf("decode: %v %v", ok, err)
+			}
+			m.Apply(r)
+			m.Commit(w.now, records.Record().Offset, r, &Effects{})
+		}
+		if err := records.Err(); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 	return m
 }

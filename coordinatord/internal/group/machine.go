@@ -7,6 +7,7 @@ import (
 	"chancery/coordinatord/internal/consumer"
 	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/recordbatch"
 	"chancery/services/metadata"
 	"chancery/services/statemachine"
 )
@@ -18,8 +19,11 @@ type Machine struct {
 	config  Config
 	groups  map[string]*slot
 	offsets *offsets.Table
-	alarms  alarms
-	expiry  alarm
+	// producers are those that commit in transactions, by id.
+	producers map[int64]*producer
+	lastGuard Guard
+	alarms    alarms
+	expiry    alarm
 
 	// image is the newest metadata that any command has brought, and topicsSince the offset of the last one in which
 	// there were topics that had not been there before.
@@ -36,6 +40,7 @@ type slot struct{ newest, durable anyGroup }
 func New(c Config) *Machine {
 	m := &Machine{
 		config: c, groups: map[string]*slot{}, offsets: offsets.NewTable(), image: c.Image, topicsSince: c.Image.Offset(), hashes: consumer.NewHashes(),
+		producers: map[int64]*producer{},
 	}
 	m.expiry.fire = m.expire
 	return m
@@ -46,6 +51,10 @@ func (m *Machine) Decide(now time.Time, t Ticket, c Command, out *Effects) {
 	switch c := c.(type) {
 	case *CommitOffsets:
 		out.Answer(t, m.commitOffsets(now, c, out))
+	case *CommitInTransaction:
+		out.Answer(t, m.commitInTransaction(now, c, out))
+	case *EndTransaction:
+		out.Answer(t, m.endTransaction(c, out))
 	case *FetchOffsets:
 		m.fetchOffsets(t, c, out)
 	case *Heartbeat:
@@ -92,6 +101,8 @@ func (m *Machine) Apply(r *Record) {
 	switch r.kind {
 	case offsetRecord:
 		m.applyOffset(r)
+	case transactionRecord:
+		m.applyMarker(r)
 	case groupRecord:
 		s := m.slotOf(r.groupID)
 		switch {
@@ -112,17 +123,15 @@ func (m *Machine) Apply(r *Record) {
 func (m *Machine) applyOffset(r *Record) {
 	if r.producerID != noProducer {
 		if r.offset != nil {
-			m.offsets.AddPending(r.producerID, r.groupID, r.key, r.offset)
+			m.applyPending(r)
 			m.ensureGroup(r)
 		}
 		return
 	}
 	m.offsets.Set(r.groupID, r.key, r.offset)
-	if r.offset == nil {
-		m.offsets.DropPending(r.groupID, r.key)
-		return
+	if r.offset != nil {
+		m.ensureGroup(r)
 	}
-	m.ensureGroup(r)
 }
 
 // ensureGroup makes the group of an offset that is committed without one: a group that is only a name.
@@ -140,7 +149,8 @@ func (m *Machine) ensureGroup(r *Record) {
 func (m *Machine) Commit(now time.Time, offset int64, r *Record, out *Effects) {
 	switch r.kind {
 	case transactionRecord:
-		m.offsets.EndTransaction(r.producerID, r.commit)
+		m.offsets.Settle(r.ending, r.marker.Type == recordbatch.Commit)
+		m.seen(now, r.producerID)
 		return
 	case offsetRecord:
 		if r.offset != nil {
@@ -148,6 +158,11 @@ func (m *Machine) Commit(now time.Time, offset int64, r *Record, out *Effects) {
 		}
 		if r.producerID == noProducer {
 			m.offsets.Commit(r.groupID, r.key, r.offset)
+		} else {
+			m.seen(now, r.producerID)
+		}
+		if r.offset == nil {
+			m.offsets.DropPending(r.groupID, r.key)
 		}
 		if r.offset != nil {
 			s := m.slotOf(r.groupID)
@@ -202,6 +217,7 @@ func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code
 		m.tidy(r.groupID)
 	}
 	for _, r := range slices.Backward(records) {
+		m.takeBack(r)
 		if g, ok := r.group.(*Group); ok && r.settled != nil {
 			r.settled.rolledBack(m, now, g, reason, out)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/recordbatch"
 	"chancery/services/kafka/uuid"
 )
 
@@ -316,7 +317,11 @@ func TestTransactionsInTheLog(t *testing.T) {
 		return &Record{kind: offsetRecord, groupID: "g", key: offsets.Key{Topic: "t"}, producerID: producer, offset: v}
 	}
 	end := func(producer int64, commit bool) *Record {
-		return &Record{kind: transactionRecord, producerID: producer, commit: commit}
+		marker := recordbatch.EndTxnMarker{Type: recordbatch.Abort}
+		if commit {
+			marker.Type = recordbatch.Commit
+		}
+		return &Record{kind: transactionRecord, producerID: producer, marker: marker}
 	}
 	w.commitOutside("g", "t", 0, 1)
 	load(pending(7, 5))

@@ -9,6 +9,7 @@ import (
 	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/grouprecord"
 	"chancery/services/kafka/recordbatch"
+	"chancery/services/statemachine"
 )
 
 // noProducer is the producer id of a record outside transactions.
@@ -31,16 +32,20 @@ type Record struct {
 	kind    kind
 	groupID string
 
-	// key and offset belong to offset records; a nil offset deletes. producerID is that of a commit in a transaction.
-	key        offsets.Key
-	offset     *offsets.Value
-	producerID int64
+	// key and offset belong to offset records; a nil offset deletes. The producer is that of a commit in a transaction, or of
+	// the transaction that a marker ends; replaced is the transaction's earlier offset for the key.
+	key           offsets.Key
+	offset        *offsets.Value
+	replaced      *offsets.Value
+	producerID    int64
+	producerEpoch int16
 
 	// metadata belongs to group records; nil deletes.
 	metadata *kmsg.GroupMetadataValue
 
-	// commit belongs to markers.
-	commit bool
+	// marker belongs to markers, with the transaction that it ends once it has been applied.
+	marker recordbatch.EndTxnMarker
+	ending *offsets.Ending
 
 	// consumer belongs to records of consumer groups, undo takes one back that was applied and is not durable.
 	consumer *grouprecord.Consumer
@@ -58,6 +63,10 @@ type Codec struct{}
 // Encode appends the key and the value of a record.
 func (Codec) Encode(dst []byte, r *Record) (out []byte, valueAt int, hasValue bool) {
 	switch r.kind {
+	case transactionRecord:
+		dst = append(dst, recordbatch.ControlKey(r.marker.Type)...)
+		valueAt = len(dst)
+		return append(dst, r.marker.Value()...), valueAt, true
 	case offsetRecord:
 		dst = grouprecord.AppendOffsetKey(dst, r.groupID, r.key.Topic, r.key.Partition)
 		valueAt = len(dst)
@@ -83,9 +92,7 @@ func (Codec) Encode(dst []byte, r *Record) (out []byte, valueAt int, hasValue bo
 // Decode reads a record of the log. Records of other kinds of groups are skipped.
 func (Codec) Decode(batch recordbatch.Header, record *recordbatch.Record) (*Record, bool, error) {
 	if batch.IsControl() {
-		kind, err := recordbatch.ControlTypeOf(record.Key)
-		ends := err == nil && (kind == recordbatch.Commit || kind == recordbatch.Abort)
-		return &Record{kind: transactionRecord, producerID: batch.ProducerID(), commit: kind == recordbatch.Commit}, ends, err
+		return decodeMarker(batch, record)
 	}
 	decoded, err := grouprecord.Decode(record.Key, record.Value)
 	if errors.Is(err, grouprecord.ErrUnknownType) {
@@ -105,12 +112,31 @@ func (Codec) Decode(batch recordbatch.Header, record *recordbatch.Record) (*Reco
 	}
 	r.kind, r.key = offsetRecord, offsets.Key{Topic: decoded.Topic, Partition: decoded.Partition}
 	if batch.IsTransactional() {
-		r.producerID = batch.ProducerID()
+		r.producerID, r.producerEpoch = batch.ProducerID(), batch.ProducerEpoch()
 	}
 	if decoded.Offset != nil {
 		r.offset = &offsets.Value{Offset: *decoded.Offset, RecordOffset: record.Offset}
 	}
 	return r, true, nil
+}
+
+// decodeMarker reads the marker of a transaction. Other control records are skipped.
+func decodeMarker(batch recordbatch.Header, record *recordbatch.Record) (*Record, bool, error) {
+	kind, err := recordbatch.ControlTypeOf(record.Key)
+	if err != nil || kind != recordbatch.Commit && kind != recordbatch.Abort {
+		return nil, false, err
+	}
+	marker, err := recordbatch.ParseEndTxnMarker(record)
+	r := &Record{kind: transactionRecord, producerID: batch.ProducerID(), producerEpoch: batch.ProducerEpoch(), marker: marker}
+	return r, err == nil, err
+}
+
+// Frame makes the offsets of a transaction, and the marker that ends it, part of the transaction in the log.
+func (Codec) Frame(r *Record) statemachine.Frame {
+	if r.producerID == noProducer {
+		return statemachine.PlainFrame()
+	}
+	return statemachine.Frame{ProducerID: r.producerID, ProducerEpoch: r.producerEpoch, Control: r.kind == transactionRecord}
 }
 
 // offsetTombstone deletes a committed offset.

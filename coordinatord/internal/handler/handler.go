@@ -15,6 +15,7 @@ import (
 
 	"chancery/coordinatord/internal/group"
 	commonv1 "chancery/proto/common/v1"
+	"chancery/services/clients/transactionclient"
 	"chancery/services/kafka/errcode"
 	"chancery/services/metadata"
 	"chancery/services/statemachine"
@@ -39,13 +40,17 @@ type Images interface {
 	Await(ctx context.Context, offset int64) error
 }
 
-// Config is the bounds that are checked before a shard is asked.
+// Config is the bounds that are checked before a shard is asked, and who else is asked.
 type Config struct {
 	// MinSessionTimeout and MaxSessionTimeout bound what a member of a classic group may ask for.
 	MinSessionTimeout, MaxSessionTimeout time.Duration
 	// ConsumerProtocol says that consumer groups are served; Assignors are those that their members may name.
 	ConsumerProtocol bool
 	Assignors        []string
+	// AskTransaction asks the coordinators of transactions whether groups are in them; VerifyTransactions is
+	// transaction.partition.verification.enable.
+	AskTransaction     func(q *transactionclient.Question)
+	VerifyTransactions func(image metadata.Reader) bool
 }
 
 // Handler answers requests. Its methods may be called from any goroutine.
@@ -85,6 +90,8 @@ func New(config Config, shards Shards, images Images) *Handler {
 
 		kmsg.ConsumerGroupHeartbeat: {0, 1, typed(h.consumerGroupHeartbeat)},
 		kmsg.ConsumerGroupDescribe:  {0, 1, typed(h.consumerGroupDescribe)},
+		kmsg.TxnOffsetCommit:        {0, 6, typed(h.txnOffsetCommit)},
+		kmsg.WriteTxnMarkers:        {1, 2, typed(h.writeTxnMarkers)},
 	}
 	return h
 }

@@ -41,6 +41,8 @@ type Table struct {
 	// pending are the offsets of transactions that have not ended, by producer id: they become visible with the
 	// transaction's commit marker.
 	pending map[int64]map[pendingKey]*Value
+	// endings are the transactions whose marker is on its way.
+	endings map[*Ending]bool
 	// open counts for each partition of a group the transactions that have an offset for it.
 	open map[pendingKey]int
 }
@@ -55,6 +57,7 @@ func NewTable() *Table {
 	return &Table{
 		groups:  map[string]groupOffsets{},
 		pending: map[int64]map[pendingKey]*Value{},
+		endings: map[*Ending]bool{},
 		open:    map[pendingKey]int{},
 	}
 }

@@ -2,45 +2,94 @@ package offsets
 
 import "iter"
 
-// AddPending adds the offset that a transaction of a producer will commit.
-func (t *Table) AddPending(producerID int64, group string, k Key, v *Value) {
+// AddPending adds the offset that a transaction of a producer will commit, and gives the one that it replaces; nil for none.
+func (t *Table) AddPending(producerID int64, group string, k Key, v *Value) *Value {
 	key := pendingKey{group, k}
 	offsets := t.pending[producerID]
 	if offsets == nil {
 		offsets = map[pendingKey]*Value{}
 		t.pending[producerID] = offsets
 	}
-	if offsets[key] == nil {
+	before := offsets[key]
+	if before == nil {
 		t.open[key]++
 	}
 	offsets[key] = v
+	return before
 }
 
-// DropPending forgets what open transactions have for a partition, because its offset was deleted after them.
+// RestorePending takes back an AddPending that gave before. What was added later must have been taken back.
+func (t *Table) RestorePending(producerID int64, group string, k Key, before *Value) {
+	key := pendingKey{group, k}
+	offsets := t.pending[producerID]
+	if offsets[key] == nil {
+		return
+	}
+	if before != nil {
+		offsets[key] = before
+		return
+	}
+	t.forgetPending(producerID, key)
+}
+
+func (t *Table) forgetPending(producerID int64, key pendingKey) {
+	t.close(key)
+	if delete(t.pending[producerID], key); len(t.pending[producerID]) == 0 {
+		delete(t.pending, producerID)
+	}
+}
+
+// HasPending says whether a producer has a transaction with offsets that has not ended.
+func (t *Table) HasPending(producerID int64) bool { return len(t.pending[producerID]) > 0 }
+
+// DropPending forgets what open transactions have for a partition, because its offset was deleted after them. What they get
+// later, and is not durable yet, stays.
 func (t *Table) DropPending(group string, k Key) {
 	key := pendingKey{group, k}
 	if t.open[key] == 0 {
 		return
 	}
 	for producerID, offsets := range t.pending {
-		delete(offsets, key)
-		if len(offsets) == 0 {
-			delete(t.pending, producerID)
+		if v := offsets[key]; v != nil && v.RecordOffset >= 0 {
+			t.forgetPending(producerID, key)
 		}
 	}
-	delete(t.open, key)
+	for e := range t.endings {
+		if e.offsets[key] != nil {
+			delete(e.offsets, key)
+			t.close(key)
+		}
+	}
 }
 
-// EndTransaction ends the open transaction of a producer, if there is one. With commit its offsets become the newest and
-// the durable ones, unless a later commit outside the transaction is there: the position in the log decides, so that
-// compaction of the log cannot change the outcome.
-func (t *Table) EndTransaction(producerID int64, commit bool) {
-	offsets := t.pending[producerID]
+// Ending is a transaction whose marker is on its way. Its partitions stay open until that is settled.
+type Ending struct {
+	producerID int64
+	offsets    map[pendingKey]*Value
+}
+
+// BeginEnd takes the open transaction of a producer out of the way of its next one. Settle or CancelEnd follows.
+func (t *Table) BeginEnd(producerID int64) *Ending {
+	e := &Ending{producerID: producerID, offsets: t.pending[producerID]}
 	delete(t.pending, producerID)
-	for key, v := range offsets {
-		if t.open[key]--; t.open[key] == 0 {
-			delete(t.open, key)
-		}
+	t.endings[e] = true
+	return e
+}
+
+// CancelEnd takes BeginEnd back. What was begun later must have been taken back.
+func (t *Table) CancelEnd(e *Ending) {
+	delete(t.endings, e)
+	if len(e.offsets) > 0 {
+		t.pending[e.producerID] = e.offsets
+	}
+}
+
+// Settle ends a transaction. With commit its offsets become the newest and the durable ones, unless a later commit outside the
+// transaction is there: the position in the log decides, so that compaction of the log cannot change the outcome.
+func (t *Table) Settle(e *Ending, commit bool) {
+	delete(t.endings, e)
+	for key, v := range e.offsets {
+		t.close(key)
 		if !commit {
 			continue
 		}
@@ -53,6 +102,12 @@ func (t *Table) EndTransaction(producerID int64, commit bool) {
 			t.Set(key.group, key.key, v)
 		}
 		t.Commit(key.group, key.key, v)
+	}
+}
+
+func (t *Table) close(key pendingKey) {
+	if t.open[key]--; t.open[key] == 0 {
+		delete(t.open, key)
 	}
 }
 

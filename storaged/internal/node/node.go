@@ -12,6 +12,7 @@ import (
 
 	commonv1 "chancery/proto/common/v1"
 	"chancery/services/clients/controllerclient"
+	"chancery/services/clients/transactionclient"
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
@@ -26,7 +27,6 @@ import (
 	"chancery/storaged/internal/mover"
 	"chancery/storaged/internal/partition"
 	"chancery/storaged/internal/replica"
-	"chancery/storaged/internal/verify"
 )
 
 // Controller sends requests to the active controller.
@@ -48,7 +48,7 @@ type Options struct {
 	// FS is what logs are moved on; nil means the operating system's.
 	FS vfs.FS
 	// Coordinators are where transactions are verified; nil verifies none, and refuses what would have to be.
-	Coordinators verify.Coordinators
+	Coordinators transactionclient.Coordinators
 	// OpenLog opens a replica's log; nil opens the one on disk.
 	OpenLog func(log.Options) (*log.Log, error)
 	// DirectoryFailed is told when a log directory has gone offline, Fatal when there is none left.
@@ -84,7 +84,7 @@ type Node struct {
 	places     *placeSender
 	moves      *mover.Set
 	quotas     quotas
-	verifier   *verify.Verifier
+	verifier   *transactionclient.Client
 	waiting    waitingCounts
 	pools      *log.Pools
 	// describing has a place for each segment that may be checked at a time.
@@ -133,7 +133,7 @@ func New(o Options) *Node {
 	n.publishing.base = empty
 	n.config.Store(o.Static)
 	n.quotas = newQuotas(o.Static)
-	n.verifier = verify.New(verify.Config{
+	n.verifier = transactionclient.New(transactionclient.Config{
 		Image:           func() metadata.Reader { return n.newest.Load() },
 		Coordinators:    coordinatorsOf(o),
 		Timeout:         o.Static.Duration("request.timeout.ms"),
@@ -186,7 +186,7 @@ func New(o Options) *Node {
 	return n
 }
 
-func coordinatorsOf(o Options) verify.Coordinators {
+func coordinatorsOf(o Options) transactionclient.Coordinators {
 	if o.Coordinators == nil {
 		return noCoordinators{}
 	}
@@ -196,7 +196,7 @@ func coordinatorsOf(o Options) verify.Coordinators {
 // noCoordinators cannot be asked.
 type noCoordinators struct{}
 
-// Handle is part of verify.Coordinators.
+// Handle is part of transactionclient.Coordinators.
 func (noCoordinators) Handle(context.Context, metadata.ShardKind, int32, *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
 	return nil, errcode.CoordinatorNotAvailable.Errorf("this node knows no coordinators")
 }

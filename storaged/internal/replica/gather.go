@@ -1,6 +1,6 @@
 package replica
 
-import "chancery/storaged/internal/verify"
+import "chancery/services/clients/transactionclient"
 
 // gather collects what the partitions of one request ask a transaction's coordinator, so that they ask together. Each
 // partition says once whether it asks. The mutex of its AppendOp guards it; nil collects nothing.
@@ -12,8 +12,8 @@ type gather struct {
 
 // questions are those of a request, and who is asked.
 type questions struct {
-	list []verify.Question
-	to   func(*verify.Question)
+	list []transactionclient.Question
+	to   func(*transactionclient.Question)
 }
 
 // said notes that a partition has said whether it asks. When it was the last one it gives all questions.
@@ -32,7 +32,7 @@ func (g *gather) said(i int) questions {
 
 // send asks what there is to ask, with one question for each transaction.
 func (q questions) send() {
-	var merged []*verify.Question
+	var merged []*transactionclient.Question
 next:
 	for i := range q.list {
 		for _, m := range merged {
@@ -49,7 +49,7 @@ next:
 }
 
 // ask has a partition's question asked: together with those of the request's other partitions, unless these have been asked.
-func (op *AppendOp) ask(i int, to func(*verify.Question), q verify.Question) {
+func (op *AppendOp) ask(i int, to func(*transactionclient.Question), q transactionclient.Question) {
 	op.mu.Lock()
 	if op.gather == nil || op.gather.has[i] {
 		op.mu.Unlock()

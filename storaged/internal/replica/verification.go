@@ -3,10 +3,10 @@ package replica
 import (
 	"time"
 
+	"chancery/services/clients/transactionclient"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/storage"
-	"chancery/storaged/internal/verify"
 )
 
 // addingVersion is the first version of Produce that adds its partitions to the transaction (KIP-890, transaction version 2).
@@ -18,7 +18,7 @@ const verificationKept = time.Hour
 // Transactions is how a node's replicas learn what the coordinator knows of a transaction.
 type Transactions struct {
 	// Ask asks the transaction's coordinator.
-	Ask func(q *verify.Question)
+	Ask func(q *transactionclient.Question)
 	// Verify is transaction.partition.verification.enable.
 	Verify func() bool
 }
@@ -103,9 +103,9 @@ func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, a
 // ask asks the coordinator about a producer's transaction.
 func (r *Replica) ask(id int64, v *verification, a appendEvent) {
 	v.asked, v.void = true, false
-	a.op.ask(a.index, r.env.Transactions.Ask, verify.Question{
+	a.op.ask(a.index, r.env.Transactions.Ask, transactionclient.Question{
 		TransactionalID: a.op.req.TransactionalID, ProducerID: id, ProducerEpoch: v.epoch, Add: v.adds,
-		Partitions: []verify.Partition{{Topic: r.topic, Partition: r.key.Partition, Done: func(code errcode.Code) {
+		Partitions: []transactionclient.Partition{{Topic: r.topic, Partition: r.key.Partition, Done: func(code errcode.Code) {
 			r.post(event{do: func() { r.answered(id, v, code) }})
 		}}},
 	})

@@ -1,9 +1,9 @@
-// Package verify asks transaction coordinators whether partitions are in the transactions that are written to them, or has
+// Package transactionclient asks transaction coordinators whether partitions are in the transactions that are written to them, or has
 // them added (KIP-890).
 //
 // It owns the questions on their way: which go together in one request, and when one is put again. It must never decide what
 // an answer means for a batch.
-package verify
+package transactionclient
 
 import (
 	"context"
@@ -56,7 +56,7 @@ type Coordinators interface {
 	Handle(ctx context.Context, kind metadata.ShardKind, shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
 }
 
-// Config is what a Verifier needs.
+// Config is what a Client needs.
 type Config struct {
 	Image        func() metadata.Reader
 	Coordinators Coordinators
@@ -68,8 +68,8 @@ type Config struct {
 	Logger                        *slog.Logger
 }
 
-// Verifier asks questions. Its methods may be called from any goroutine.
-type Verifier struct {
+// Client asks questions. Its methods may be called from any goroutine.
+type Client struct {
 	config Config
 	ctx    context.Context // ends all requests; it is not a request's
 	cancel context.CancelFunc
@@ -87,68 +87,68 @@ type queue struct {
 	inFlight int
 }
 
-// New makes a verifier.
-func New(c Config) *Verifier {
-	v := &Verifier{config: c, shards: map[int32]*queue{}}
-	v.ctx, v.cancel = context.WithCancel(context.Background())
-	return v
+// New makes a client.
+func New(config Config) *Client {
+	c := &Client{config: config, shards: map[int32]*queue{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
 }
 
 // Close ends all requests; their questions are answered.
-func (v *Verifier) Close() {
-	v.mu.Lock()
-	v.closed = true
-	v.mu.Unlock()
-	v.cancel()
-	v.running.Wait()
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.running.Wait()
 }
 
 // Ask puts a question. It returns at once.
-func (v *Verifier) Ask(q *Question) {
-	q.giveUp = time.Now().Add(v.config.RetryBackoffMax)
-	v.put(q)
+func (c *Client) Ask(q *Question) {
+	q.giveUp = time.Now().Add(c.config.RetryBackoffMax)
+	c.put(q)
 }
 
-func (v *Verifier) put(q *Question) {
-	topic := v.config.Image().TopicByName(internaltopic.TransactionState)
+func (c *Client) put(q *Question) {
+	topic := c.config.Image().TopicByName(internaltopic.TransactionState)
 	if topic == nil {
 		q.answerAll(errcode.CoordinatorNotAvailable)
 		return
 	}
 	shard := hash.TransactionPartition(q.TransactionalID, len(topic.Partitions))
-	v.mu.Lock()
-	if v.closed {
-		v.mu.Unlock()
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
 		q.answerAll(errcode.CoordinatorNotAvailable)
 		return
 	}
-	s := v.shards[shard]
+	s := c.shards[shard]
 	if s == nil {
 		s = &queue{}
-		v.shards[shard] = s
+		c.shards[shard] = s
 	}
 	s.waiting = append(s.waiting, q)
 	if s.inFlight < maxInFlight {
 		s.inFlight++
-		v.running.Go(func() { v.work(shard, s) })
+		c.running.Go(func() { c.work(shard, s) })
 	}
-	v.mu.Unlock()
+	c.mu.Unlock()
 }
 
 // work sends what waits for a shard until nothing does.
-func (v *Verifier) work(shard int32, s *queue) {
+func (c *Client) work(shard int32, s *queue) {
 	for {
-		v.mu.Lock()
+		c.mu.Lock()
 		batch := s.take()
 		if len(batch) == 0 {
 			if s.inFlight--; s.inFlight == 0 {
-				delete(v.shards, shard)
+				delete(c.shards, shard)
 			}
-			v.mu.Unlock()
+			c.mu.Unlock()
 			return
 		}
-		v.mu.Unlock()
-		v.send(shard, batch)
+		c.mu.Unlock()
+		c.send(shard, batch)
 	}
 }
 
@@ -178,10 +178,10 @@ func (q *Question) Same(o *Question) bool {
 }
 
 // send asks the coordinator and gives out its answers.
-func (v *Verifier) send(shard int32, batch []*Question) {
-	answers, err := v.request(shard, batch)
+func (c *Client) send(shard int32, batch []*Question) {
+	answers, err := c.request(shard, batch)
 	if err != nil {
-		v.config.Logger.Debug("transactions cannot be verified", "shard", shard, "error", err)
+		c.config.Logger.Debug("transactions cannot be verified", "shard", shard, "error", err)
 		code := errcode.Of(err)
 		if code == errcode.UnknownServerError || code == errcode.None {
 			code = errcode.NetworkException
@@ -192,7 +192,7 @@ func (v *Verifier) send(shard int32, batch []*Question) {
 		return
 	}
 	for _, q := range batch {
-		v.settle(q, answers[q.TransactionalID])
+		c.settle(q, answers[q.TransactionalID])
 	}
 }
 
@@ -203,7 +203,7 @@ type place struct {
 }
 
 // settle gives out the answers to one question, but puts it again where the transaction before is still being ended.
-func (v *Verifier) settle(q *Question, answers map[place]errcode.Code) {
+func (c *Client) settle(q *Question, answers map[place]errcode.Code) {
 	var again []Partition
 	retry := q.Add && time.Now().Before(q.giveUp)
 	for _, p := range q.Partitions {
@@ -221,12 +221,12 @@ func (v *Verifier) settle(q *Question, answers map[place]errcode.Code) {
 		return
 	}
 	q.Partitions = again
-	v.running.Go(func() {
+	c.running.Go(func() {
 		select {
-		case <-time.After(v.config.RetryBackoff):
-		case <-v.ctx.Done():
+		case <-time.After(c.config.RetryBackoff):
+		case <-c.ctx.Done():
 		}
-		v.put(q)
+		c.put(q)
 	})
 }
 
@@ -238,15 +238,15 @@ func (q *Question) answerAll(code errcode.Code) {
 }
 
 // request asks the owner of a shard, and gives the answers by transactional id.
-func (v *Verifier) request(shard int32, batch []*Question) (map[string]map[place]errcode.Code, error) {
+func (c *Client) request(shard int32, batch []*Question) (map[string]map[place]errcode.Code, error) {
 	req := kmsg.NewPtrAddPartitionsToTxnRequest()
 	req.Version = requestVersion
 	for _, q := range batch {
 		req.Transactions = append(req.Transactions, q.transaction())
 	}
-	ctx, cancel := context.WithTimeout(v.ctx, v.config.Timeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.config.Timeout)
 	defer cancel()
-	reply, err := v.config.Coordinators.Handle(ctx, metadata.TransactionShard, shard, &commonv1.Envelope{
+	reply, err := c.config.Coordinators.Handle(ctx, metadata.TransactionShard, shard, &commonv1.Envelope{
 		ApiKey: int32(req.Key()), ApiVersion: requestVersion, Body: req.AppendTo(nil), Trusted: true,
 	})
 	if err != nil {
