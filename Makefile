@@ -3,13 +3,14 @@
 GOLANGCI_LINT_VERSION      := v2.15.0
 BUF_VERSION                := v1.75.0
 PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
+VERSITYGW_VERSION          := v1.8.0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 TOOLS   := $(CURDIR)/.bin
 BINARY  := bin/chancery
 GOFILES  = $(shell git ls-files '*.go' | grep -v '\.pb\.go$$')
 
-.PHONY: build run test check fmt lint layers generated race proto bench test-jvm fuzz clean
+.PHONY: build run test check fmt lint layers generated race proto bench test-jvm fuzz s3-server clean
 
 build: ## the binary
 	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BINARY) ./services/cmd/chancery
@@ -17,7 +18,7 @@ build: ## the binary
 run: build ## everything in one process, on localhost:9092
 	$(BINARY) all --data ./data --kafka-listen localhost:9092
 
-test: ## all tests; Go is all they need, and a C compiler for those with librdkafka
+test: s3-server ## all tests; Go is all they need, and a C compiler for those with librdkafka
 	go test -timeout 30m ./...
 
 check: fmt lint layers generated race ## what must be clean before a commit
@@ -38,7 +39,7 @@ generated: $(TOOLS)/buf-$(BUF_VERSION) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-ge
 		cmp -s $$fresh/$$f $$f || { echo "$$f is not up to date, run make proto"; exit 1; }; \
 	done
 
-race: ## all tests under the race detector, in random order
+race: s3-server ## all tests under the race detector, in random order
 	go test -race -shuffle=on -timeout 60m ./...
 
 proto: $(TOOLS)/buf-$(BUF_VERSION) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## check the contracts and generate code from them
@@ -59,6 +60,8 @@ fuzz: ## each fuzz target for a short time
 		done; \
 	done
 
+s3-server: $(TOOLS)/versitygw-$(VERSITYGW_VERSION) ## the S3 server that tests of tiered storage start; they are skipped when it cannot be installed
+
 clean: ## what the build made
 	rm -rf bin .bin
 
@@ -75,3 +78,7 @@ $(TOOLS)/protoc-gen-go: go.mod ## of the version that the code runs with
 
 $(TOOLS)/protoc-gen-go-grpc: Makefile
 	GOBIN=$(TOOLS) go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@$(PROTOC_GEN_GO_GRPC_VERSION)
+
+$(TOOLS)/versitygw-$(VERSITYGW_VERSION):
+	GOBIN=$(TOOLS) CGO_ENABLED=0 go install -trimpath -ldflags='-s -w' github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION) && \
+		mv $(TOOLS)/versitygw $@ || echo "versitygw could not be installed: tests with an S3 server will be skipped"

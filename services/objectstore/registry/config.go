@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"chancery/services/objectstore/coldread"
+	"chancery/services/objectstore/s3wire"
 	"chancery/services/objectstore/segmentobject"
 	"chancery/services/objectstore/segmentstore"
 )
@@ -20,10 +21,19 @@ type Config struct {
 	Store segmentstore.Config
 	// DirPath is where the store "dir" keeps its files.
 	DirPath string
+	// S3 is where the bucket of the stores "s3" and "minio" is.
+	S3 s3wire.Settings
 	// ColdRead is how segments are read.
 	ColdRead coldread.Config
 	// settingPrefix is what the settings began with, for messages.
 	settingPrefix string
+}
+
+// s3Settings are the settings of a bucket, with as many connections as there are requests.
+func (c *Config) s3Settings() s3wire.Settings {
+	s := c.S3
+	s.MaxConnections = c.Store.RequestConcurrency
+	return s
 }
 
 // setting is one of the settings.
@@ -75,6 +85,9 @@ func Parse(values map[string]string, prefix, clusterID string) (*Config, error) 
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	if _, ok := values[prefix+"path.style"]; !ok {
+		c.S3.PathStyle = c.S3.Endpoint != ""
+	}
 	return c, nil
 }
 
@@ -93,6 +106,32 @@ var settings = []setting{
 		"What the keys of all objects begin with."},
 	{"dir.path", "", text(func(c *Config) *string { return &c.DirPath }, nil),
 		"Directory of the store \"dir\"."},
+	{"bucket", "", text(func(c *Config) *string { return &c.S3.Bucket }, nil),
+		"Bucket of the stores \"s3\" and \"minio\"."},
+	{"endpoint", "", text(func(c *Config) *string { return &c.S3.Endpoint }, nil),
+		"URL of the store, such as https://minio.example.com:9000. Empty for \"s3\": Amazon's of the region."},
+	{"region", "", text(func(c *Config) *string { return &c.S3.Region }, nil),
+		"Region of the bucket. Empty: AWS_REGION for \"s3\", us-east-1 for \"minio\"."},
+	{"path.style", "", pathStyle, "Name the bucket in the path instead of the host name. Empty: true with an endpoint, false without."},
+	{"access.key", "", text(func(c *Config) *string { return &c.S3.AccessKey }, nil),
+		"Access key. Empty: credentials.file, or the environment, the default files, a web identity token, the machine's role."},
+	{"secret.key", "", text(func(c *Config) *string { return &c.S3.SecretKey }, nil),
+		"Secret key of the access key."},
+	{"session.token", "", text(func(c *Config) *string { return &c.S3.SessionToken }, nil),
+		"Session token of temporary keys."},
+	{"credentials.file", "", text(func(c *Config) *string { return &c.S3.CredentialsFile }, nil),
+		"File with credentials, in Amazon's format; it is read again when it is needed."},
+	{"credentials.profile", "", text(func(c *Config) *string { return &c.S3.Profile }, nil),
+		"Profile in that file, or in the default ones."},
+	{"tls.ca.file", "", text(func(c *Config) *string { return &c.S3.CAFile }, nil),
+		"Certificates in PEM that the store's is checked with, instead of the system's."},
+	{"checksum", "when_supported", checksum, "when_supported: the store gets CRC-32C with each upload and checks it. when_required: for stores that refuse that."},
+	{"storage.class", "", text(func(c *Config) *string { return &c.S3.StorageClass }, nil),
+		"Storage class of objects, such as STANDARD_IA. Empty: the bucket's."},
+	{"sse", "", oneOf(func(c *Config) *string { return &c.S3.SSE }, "AES256", "aws:kms"),
+		"Server-side encryption: AES256 or aws:kms. Empty: the bucket's."},
+	{"sse.kms.key.id", "", text(func(c *Config) *string { return &c.S3.SSEKeyID }, nil),
+		"Key for sse=aws:kms. Empty: the account's."},
 	{"put.max.bytes", "67108864", size(func(c *Config) *int64 { return &c.Store.PutMaxBytes }, 1, 5<<30),
 		"Largest object that is uploaded with one request; larger ones go in parts."},
 	{"part.size.bytes", "16777216", wholeMiB(func(c *Config) *int64 { return &c.Store.PartBytes }, 5<<20, 5<<30),
@@ -136,6 +175,29 @@ func text(field func(*Config) *string, check func(string) error) func(*Config, s
 		*field(c) = value
 		return nil
 	}
+}
+
+// oneOf is a setting of a few values.
+func oneOf(field func(*Config) *string, values ...string) func(*Config, string) error {
+	return text(field, func(value string) error {
+		if !slices.Contains(values, value) {
+			return fmt.Errorf("want one of %s", strings.Join(values, ", "))
+		}
+		return nil
+	})
+}
+
+func pathStyle(c *Config, value string) error {
+	return flag(func(c *Config) *bool { return &c.S3.PathStyle })(c, value)
+}
+
+func checksum(c *Config, value string) error {
+	switch value {
+	case "when_supported", "when_required":
+		c.S3.SendChecksums = value == "when_supported"
+		return nil
+	}
+	return errors.New("want when_supported or when_required")
 }
 
 // between reads a whole number.

@@ -5,6 +5,7 @@
 package registry
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/blob"
 	"chancery/services/objectstore/dirstore"
+	"chancery/services/objectstore/miniostore"
+	"chancery/services/objectstore/s3store"
 	"chancery/services/objectstore/segmentstore"
 )
 
@@ -20,7 +23,7 @@ import (
 const ClassNameConfig = "remote.log.storage.manager.class.name"
 
 // Factory makes a manager of a store.
-type Factory func(config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error)
+type Factory func(ctx context.Context, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error)
 
 // Table is the stores by name.
 type Table map[string]Factory
@@ -28,11 +31,25 @@ type Table map[string]Factory
 // Stores are the stores that Chancery has.
 func Stores() Table {
 	return Table{
-		"dir": func(config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
+		"dir": func(_ context.Context, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
 			if config.DirPath == "" {
 				return nil, fmt.Errorf("%sdir.path is not set: it names the directory of the object store", config.settingPrefix)
 			}
 			store, err := dirstore.Open(config.DirPath)
+			if err != nil {
+				return nil, err
+			}
+			return managed(store, config, deps)
+		},
+		"s3": func(ctx context.Context, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
+			store, err := s3store.Open(ctx, config.s3Settings())
+			if err != nil {
+				return nil, err
+			}
+			return managed(store, config, deps)
+		},
+		"minio": func(_ context.Context, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
+			store, err := miniostore.Open(config.s3Settings())
 			if err != nil {
 				return nil, err
 			}
@@ -52,12 +69,12 @@ func managed(store blob.Store, config *Config, deps segmentstore.Deps) (objectst
 }
 
 // Open makes the manager of a name.
-func (t Table) Open(name string, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
+func (t Table) Open(ctx context.Context, name string, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
 	factory, ok := t[name]
 	if !ok {
 		return nil, fmt.Errorf("%s is %q, want one of %s", ClassNameConfig, name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
 	}
-	m, err := factory(config, deps)
+	m, err := factory(ctx, config, deps)
 	if err != nil {
 		return nil, fmt.Errorf("remote storage %s: %w", name, err)
 	}

@@ -2,8 +2,6 @@ package segmentstore
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -103,10 +101,8 @@ func (m *Manager) object(ctx context.Context, key string, s *objectstore.Segment
 	return o, c.Encode(), x.BlockCRCs, nil
 }
 
-// checksumText is a checksum as S3 writes them.
-func checksumText(crc uint32) string {
-	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc))
-}
+// checksumText is a checksum for people, and for confirm.
+func checksumText(crc uint32) string { return fmt.Sprintf("%08x", crc) }
 
 // readLog gives all of a log to w.
 func readLog(ctx context.Context, log io.ReaderAt, size int64, w io.Writer) error {

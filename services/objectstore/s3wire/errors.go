@@ -1,0 +1,117 @@
+package s3wire
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"chancery/services/objectstore"
+	"chancery/services/objectstore/blob"
+)
+
+// codes is what S3's error codes mean, where the HTTP status alone does not say it.
+var codes = map[string]error{
+	"SlowDown":                               objectstore.ErrThrottled,
+	"SlowDownRead":                           objectstore.ErrThrottled,
+	"SlowDownWrite":                          objectstore.ErrThrottled,
+	"Throttling":                             objectstore.ErrThrottled,
+	"ThrottlingException":                    objectstore.ErrThrottled,
+	"ThrottledException":                     objectstore.ErrThrottled,
+	"RequestThrottled":                       objectstore.ErrThrottled,
+	"RequestLimitExceeded":                   objectstore.ErrThrottled,
+	"TooManyRequests":                        objectstore.ErrThrottled,
+	"TooManyRequestsException":               objectstore.ErrThrottled,
+	"BandwidthLimitExceeded":                 objectstore.ErrThrottled,
+	"NoSuchKey":                              objectstore.ErrNotFound,
+	"NoSuchUpload":                           objectstore.ErrNotFound,
+	"NotFound":                               objectstore.ErrNotFound,
+	"NoSuchBucket":                           objectstore.ErrRejected,
+	"InvalidRange":                           objectstore.ErrCorrupt,
+	"RequestTimeout":                         objectstore.ErrTransient,
+	"InternalError":                          objectstore.ErrTransient,
+	"ServiceUnavailable":                     objectstore.ErrTransient,
+	"OperationAborted":                       objectstore.ErrTransient,
+	"ConditionalRequestConflict":             objectstore.ErrTransient,
+	"IncompleteBody":                         objectstore.ErrTransient,
+	"XMinioServerNotInitialized":             objectstore.ErrTransient,
+	"BadDigest":                              objectstore.ErrTransient,
+	"XAmzContentChecksumMismatch":            objectstore.ErrTransient,
+	"XAmzContentSHA256Mismatch":              objectstore.ErrTransient,
+	"ExpiredToken":                           objectstore.ErrCredentials,
+	"ExpiredTokenException":                  objectstore.ErrCredentials,
+	"TokenRefreshRequired":                   objectstore.ErrCredentials,
+	"InvalidToken":                           objectstore.ErrCredentials,
+	"InvalidAccessKeyId":                     objectstore.ErrCredentials,
+	"SignatureDoesNotMatch":                  objectstore.ErrCredentials,
+	"AccessDenied":                           objectstore.ErrCredentials,
+	"RequestTimeTooSkewed":                   objectstore.ErrCredentials,
+	"AuthorizationHeaderMalformed":           objectstore.ErrCredentials,
+	"UnrecognizedClientException":            objectstore.ErrCredentials,
+	"AccountProblem":                         objectstore.ErrCredentials,
+	"InvalidObjectState":                     objectstore.ErrRejected,
+	"AccessDeniedByDefaultEncryptionContext": objectstore.ErrCredentials,
+}
+
+// Kind is what a failed request means, from S3's error code and the HTTP status; 0 when there was no answer. Checksums
+// that the store found to be wrong are transient: the body was checked when it was read, so it was damaged on its way.
+func Kind(status int, code string) error {
+	if kind, ok := codes[code]; ok {
+		return kind
+	}
+	switch {
+	case status == http.StatusTooManyRequests:
+		return objectstore.ErrThrottled
+	case status == http.StatusNotFound:
+		return objectstore.ErrNotFound
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return objectstore.ErrCredentials
+	case status == http.StatusRequestedRangeNotSatisfiable:
+		return objectstore.ErrCorrupt
+	case status == http.StatusRequestTimeout, status == http.StatusConflict, status < 400, status >= 500:
+		return objectstore.ErrTransient
+	}
+	return objectstore.ErrRejected
+}
+
+// Failed makes an error of a kind from what an S3 client has got.
+func Failed(op, key string, status int, code string, err error) *objectstore.Error {
+	kind := Kind(status, code)
+	switch {
+	case status == http.StatusPreconditionFailed:
+		kind, err = objectstore.ErrRejected, errors.Join(blob.ErrExists, err)
+	case code == "ConditionalRequestConflict":
+		err = errors.Join(blob.ErrConflict, err)
+	}
+	return &objectstore.Error{Kind: kind, Op: op, Key: key, Code: code, Err: err}
+}
+
+// Checksum is a CRC-32C as S3 writes it.
+func Checksum(crc uint32) string {
+	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc))
+}
+
+// Range is the header for the bytes [start, end).
+func Range(start, end int64) string { return fmt.Sprintf("bytes=%d-%d", start, end-1) }
+
+// CheckRange reads the header of an answer to such a request: it must begin where it was asked to. It returns the size of
+// the whole object, -1 when the store does not know it.
+func CheckRange(header string, start int64) (objectBytes int64, err error) {
+	rest, ok := strings.CutPrefix(header, "bytes ")
+	place, total, ok2 := strings.Cut(rest, "/")
+	first, _, ok3 := strings.Cut(place, "-")
+	begin, err := strconv.ParseInt(first, 10, 64)
+	if !ok || !ok2 || !ok3 || err != nil || begin != start {
+		return 0, fmt.Errorf("%w: the answer's range is %q, want one that begins at %d", objectstore.ErrTransient, header, start)
+	}
+	if total == "*" {
+		return -1, nil
+	}
+	if objectBytes, err = strconv.ParseInt(total, 10, 64); err != nil {
+		return 0, fmt.Errorf("%w: the answer's range is %q", objectstore.ErrTransient, header)
+	}
+	return objectBytes, nil
+}
