@@ -18,6 +18,20 @@ type Voter struct {
 	Address string
 }
 
+// Listener is a controller's listener for clients of Kafka's protocol.
+type Listener struct {
+	// Name is what it is called (controller.listener.names), Address where it listens: "host:port".
+	Name    string
+	Address string
+	// AdvertisedHost and AdvertisedPort are where clients reach it; port 0 means the one that it listens on.
+	AdvertisedHost string
+	AdvertisedPort uint16
+	// MaxRequestBytes bounds a request (socket.request.max.bytes), IdleTimeout the silence of a client
+	// (connections.max.idle.ms).
+	MaxRequestBytes int
+	IdleTimeout     time.Duration
+}
+
 // Config is what a controller needs to know. DefaultConfig gives the defaults.
 type Config struct {
 	// NodeID is the controller's id, unlike that of any other controller.
@@ -28,6 +42,8 @@ type Config struct {
 	Dir string
 	// Address is where other services reach this controller: "host:port", or the address of a local channel.
 	Address string
+	// Listener is for clients that ask controllers directly; nil means none.
+	Listener *Listener
 	// Voters are all controllers of the quorum (controller.quorum.voters), this one among them. Empty means a quorum of this
 	// one alone, which then opens no port for it.
 	Voters []Voter

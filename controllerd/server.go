@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,15 +15,18 @@ import (
 	"time"
 
 	controllerv1 "chancery/proto/controller/v1"
+	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/uuid"
 	"chancery/services/lifecycle"
+	"chancery/services/metadata"
 
 	"chancery/controllerd/internal/control"
 	"chancery/controllerd/internal/controller"
 	"chancery/controllerd/internal/etcdlog"
 	"chancery/controllerd/internal/feed"
 	"chancery/controllerd/internal/kraftlog"
+	"chancery/controllerd/internal/listener"
 	"chancery/controllerd/internal/metalog"
 	"chancery/controllerd/internal/server"
 )
@@ -48,6 +52,9 @@ type Server struct {
 	service *server.Server
 	log     metalog.Log
 	feed    *feed.Feed
+	// listener is for clients of Kafka's protocol, and client what it asks the active controller with; nil without one.
+	listener *listener.Listener
+	client   *controllerclient.Client
 
 	stopping chan struct{}
 	cancel   context.CancelFunc
@@ -76,6 +83,20 @@ func New(c Config, d Deps) (*Server, error) {
 		Logger: d.Logger,
 	})
 	controllerv1.RegisterControllerServer(d.Registrar, s.service)
+	if c.Listener == nil {
+		return s, nil
+	}
+	var err error
+	// This controller's own word about who is active leads to the others.
+	s.client, err = controllerclient.New(controllerclient.Config{Targets: []string{c.Address}, Dialer: d.Dialer, Logger: d.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s.listener = listener.New(listener.Config{
+		NodeID: c.NodeID, Name: c.Listener.Name, Address: c.Listener.Address, MaxRequestBytes: c.Listener.MaxRequestBytes,
+		IdleTimeout: c.Listener.IdleTimeout, Properties: c.Properties,
+		Handle: s.client.Handle, State: s.feed.State, Logger: d.Logger,
+	})
 	return s, nil
 }
 
@@ -89,12 +110,6 @@ func (s *Server) settings() control.Settings {
 	properties["delete.topic.enable"] = strconv.FormatBool(s.config.DeleteTopicEnable)
 	settings := control.Settings{
 		Node: configdef.NewNode(properties), SessionTimeout: s.config.SessionTimeout, ControllerID: s.config.NodeID,
-	}
-	for _, v := range s.config.Voters {
-		settings.VoterIDs = append(settings.VoterIDs, v.ID)
-	}
-	if len(settings.VoterIDs) == 0 && len(s.config.EtcdEndpoints) == 0 {
-		settings.VoterIDs = []int32{s.config.NodeID}
 	}
 	return settings
 }
@@ -116,15 +131,36 @@ func (s *Server) Start(ctx context.Context) error {
 		return err
 	}
 	s.service.Log = s.log
+	endpoints, err := s.listen(ctx)
+	if err != nil {
+		return errors.Join(err, s.log.Close(context.WithoutCancel(ctx)))
+	}
 	s.started.Store(true)
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
-	s.running.Go(func() { s.run(runCtx, meta) })
+	s.running.Go(func() { s.run(runCtx, meta, endpoints) })
 	s.running.Go(func() { s.watch(runCtx) })
 	if err := s.awaitReady(ctx); err != nil {
 		return errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 	}
 	return nil
+}
+
+// listen opens the listener for clients, if there is to be one, and says where they reach it.
+func (s *Server) listen(ctx context.Context) ([]metadata.Endpoint, error) {
+	if s.listener == nil {
+		return nil, nil
+	}
+	if err := s.listener.Start(ctx); err != nil {
+		return nil, err
+	}
+	e := metadata.Endpoint{Name: s.config.Listener.Name, Host: s.config.Listener.AdvertisedHost, Port: s.config.Listener.AdvertisedPort}
+	if e.Port == 0 {
+		if a, ok := s.listener.Addr().(*net.TCPAddr); ok {
+			e.Port = uint16(a.Port)
+		}
+	}
+	return []metadata.Endpoint{e}, nil
 }
 
 func (s *Server) openLog(meta metaProperties) (metalog.Log, error) {
@@ -156,7 +192,7 @@ func (s *Server) openLog(meta metaProperties) (metalog.Log, error) {
 }
 
 // run settles which cluster this is, then works until the context ends.
-func (s *Server) run(ctx context.Context, meta metaProperties) {
+func (s *Server) run(ctx context.Context, meta metaProperties, endpoints []metadata.Endpoint) {
 	id, err := s.settleClusterID(ctx, meta)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -167,7 +203,8 @@ func (s *Server) run(ctx context.Context, meta metaProperties) {
 	c := s.service.Controller
 	c.ClusterID, c.Log = id, s.log
 	reporter := &server.Reporter{
-		ID: s.config.NodeID, Address: s.config.Address, Incarnation: uuid.Random(), Server: s.service, Dialer: s.deps.Dialer, Logger: s.deps.Logger,
+		ID: s.config.NodeID, Address: s.config.Address, Incarnation: uuid.Random(), Listeners: endpoints,
+		Server: s.service, Dialer: s.deps.Dialer, Logger: s.deps.Logger,
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { c.Run(ctx) })
@@ -266,8 +303,12 @@ func (s *Server) awaitReady(ctx context.Context) error {
 func (s *Server) Stop(ctx context.Context) error {
 	close(s.stopping)
 	s.cancel()
+	var err error
+	if s.listener != nil {
+		err = errors.Join(s.listener.Stop(), s.client.Close())
+	}
 	s.running.Wait()
-	return s.log.Close(ctx)
+	return errors.Join(err, s.log.Close(ctx))
 }
 
 // Failed tells of a failure of the metadata log that the controller cannot heal.

@@ -27,9 +27,8 @@ type Settings struct {
 	Node *configdef.Node
 	// SessionTimeout is how long a member may be silent before it is fenced.
 	SessionTimeout time.Duration
-	// ControllerID is the id of this controller, VoterIDs those of all that can become active; empty when nobody knows.
+	// ControllerID is the id of this controller.
 	ControllerID int32
-	VoterIDs     []int32
 }
 
 // Decision is what a request leads to. The records are to be appended to the log and applied; the reply goes out when they

@@ -175,7 +175,7 @@ func (m *Manager) elrSafety() []metarecord.Record {
 func (m *Manager) RegisterController(req *kmsg.ControllerRegistrationRequest, trusted bool) Decision {
 	resp := kmsg.NewPtrControllerRegistrationResponse()
 	resp.Version = req.Version
-	if !trusted || len(m.settings.VoterIDs) > 0 && !slices.Contains(m.settings.VoterIDs, req.ControllerID) {
+	if !trusted {
 		resp.ErrorCode, resp.ErrorMessage = fail(errcode.ClusterAuthorizationFailed.Err())
 		return Decision{Reply: resp}
 	}
@@ -207,7 +207,7 @@ func (m *Manager) UnregisterController(req *kmsg.UnregisterControllerRequest) De
 // ControllerFeatures are the features that this controller supports, for its registration.
 func ControllerFeatures() []kmsg.ControllerRegistrationRequestFeature {
 	var list []kmsg.ControllerRegistrationRequestFeature
-	for _, f := range features() {
+	for _, f := range append(features(), feature{name: featureKRaftVersion, max: 1}) {
 		e := kmsg.NewControllerRegistrationRequestFeature()
 		e.Name, e.MinSupportedVersion, e.MaxSupportedVersion = f.name, f.min, f.max
 		list = append(list, e)

@@ -18,6 +18,9 @@ const noBrokerEpoch = -1
 func (m *Manager) AlterPartition(req *kmsg.AlterPartitionRequest) Decision {
 	resp := kmsg.NewPtrAlterPartitionResponse()
 	resp.Version = req.Version
+	if len(req.Topics) == 0 {
+		return Decision{Reply: resp} // Whoever asks for nothing gets it.
+	}
 	if _, err := m.checkBrokerEpoch(req.BrokerID, req.BrokerEpoch); err != nil {
 		resp.ErrorCode, _ = fail(err)
 		return Decision{Reply: resp}

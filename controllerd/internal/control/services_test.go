@@ -226,9 +226,6 @@ func TestRegisterControllerNeedsTrust(t *testing.T) {
 	if code := register(1, false); code != errcode.ClusterAuthorizationFailed {
 		t.Fatal(code.Name())
 	}
-	if code := register(77, true); code != errcode.ClusterAuthorizationFailed {
-		t.Fatal(code.Name())
-	}
 	if code := register(2, true); code != 0 || len(w.m.Image().Controllers()) != 1 {
 		t.Fatal(code.Name())
 	}

@@ -46,7 +46,7 @@ func newWorld(t tester, properties map[string]string) *world {
 		w.nextID++
 		return uuid.UUID{0: 7, 15: w.nextID}
 	}
-	settings := Settings{Node: configdef.NewNode(properties), SessionTimeout: 9 * time.Second, ControllerID: 1, VoterIDs: []int32{1, 2, 3}}
+	settings := Settings{Node: configdef.NewNode(properties), SessionTimeout: 9 * time.Second, ControllerID: 1}
 	w.m = New(settings, rand.New(rand.NewPCG(1, 2)), newID, slog.New(slog.DiscardHandler))
 	image := metadata.Empty(testClusterID)
 	w.loader = metadata.NewLoader(image)

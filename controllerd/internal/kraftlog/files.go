@@ -41,7 +41,9 @@ type snapshot struct {
 
 func segmentName(base int64) string { return fmt.Sprintf("%020d%s", base, segmentSuffix) }
 
-func snapshotName(end int64, epoch int32) string { return fmt.Sprintf("%020d-%010d%s", end, epoch, snapshotSuffix) }
+func snapshotName(end int64, epoch int32) string {
+	return fmt.Sprintf("%020d-%010d%s", end, epoch, snapshotSuffix)
+}
 
 // epochStart is where an epoch began.
 type epochStart struct {

@@ -95,41 +95,50 @@ func replicaState(id int32, ack feed.Ack) kmsg.DescribeQuorumResponseTopicPartit
 func controllerNodes(image *metadata.Image, voters []kmsg.DescribeQuorumResponseTopicPartitionReplicaState) []kmsg.DescribeQuorumResponseNode {
 	var nodes []kmsg.DescribeQuorumResponseNode
 	for _, v := range voters {
-		host, port, ok := controllerEndpoint(image, v.ReplicaID)
+		e, ok := controllerEndpoint(image, v.ReplicaID)
 		if !ok {
 			continue
 		}
 		n := kmsg.NewDescribeQuorumResponseNode()
 		n.NodeID = v.ReplicaID
 		l := kmsg.NewDescribeQuorumResponseNodeListener()
-		l.Name, l.Host, l.Port = controllerListener, host, port
+		l.Name, l.Host, l.Port = e.Name, e.Host, e.Port
 		n.Listeners = append(n.Listeners, l)
 		nodes = append(nodes, n)
 	}
 	return nodes
 }
 
-func controllerEndpoint(image *metadata.Image, id int32) (host string, port uint16, ok bool) {
+// controllerEndpoint is where clients find a controller: its listener for them, or, if it has none, where services find it.
+func controllerEndpoint(image *metadata.Image, id int32) (found metadata.Endpoint, ok bool) {
 	for _, c := range image.Controllers() {
 		if c.ID != id {
 			continue
 		}
 		for _, e := range c.Endpoints {
-			if e.Name == metadata.GRPCEndpoint {
-				return e.Host, e.Port, true
+			switch {
+			case e.Name != metadata.GRPCEndpoint:
+				return e, true
+			case !ok:
+				found, ok = e, true
+				found.Name = controllerListener
 			}
 		}
 	}
-	return "", 0, false
+	return found, ok
 }
 
-// describeCluster tells of the controllers. Whoever asks for storage nodes has come to the wrong door.
-func describeCluster(req *kmsg.DescribeClusterRequest, state feed.State) *kmsg.DescribeClusterResponse {
+// DescribeCluster tells of the controllers. Whoever asks for storage nodes has come to the wrong door.
+func DescribeCluster(req *kmsg.DescribeClusterRequest, state feed.State) *kmsg.DescribeClusterResponse {
 	resp := kmsg.NewPtrDescribeClusterResponse()
 	resp.Version = req.Version
 	if req.Version < 1 || req.EndpointType != endpointControllers {
-		err := errcode.MismatchedEndpointType.Errorf("The request was sent to an endpoint of the wrong type.")
-		if req.Version >= 1 && req.EndpointType != endpointBrokers {
+		const text = "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
+		err := errcode.MismatchedEndpointType.Errorf(text)
+		switch {
+		case req.Version < 1:
+			err = errcode.InvalidRequest.Errorf(text) // The version knows no types of endpoints.
+		case req.EndpointType != endpointBrokers:
 			err = errcode.UnsupportedEndpointType.Errorf("Unsupported endpoint type %d", req.EndpointType)
 		}
 		resp.ErrorCode, resp.ErrorMessage = int16(errcode.Of(err)), kmsg.StringPtr(errcode.Text(err))
@@ -137,12 +146,12 @@ func describeCluster(req *kmsg.DescribeClusterRequest, state feed.State) *kmsg.D
 	}
 	resp.EndpointType, resp.ClusterID, resp.ControllerID = endpointControllers, state.Image.ClusterID(), state.Holder.ID
 	for _, c := range state.Image.Controllers() {
-		host, port, ok := controllerEndpoint(state.Image, c.ID)
+		e, ok := controllerEndpoint(state.Image, c.ID)
 		if !ok {
 			continue
 		}
 		b := kmsg.NewDescribeClusterResponseBroker()
-		b.NodeID, b.Host, b.Port = c.ID, host, int32(port)
+		b.NodeID, b.Host, b.Port = c.ID, e.Host, int32(e.Port)
 		resp.Brokers = append(resp.Brokers, b)
 	}
 	return resp

@@ -37,9 +37,11 @@ type Reporter struct {
 	ID          int32
 	Address     string
 	Incarnation uuid.UUID
-	Server      *Server
-	Dialer      Dialer
-	Logger      *slog.Logger
+	// Listeners are where Kafka's clients reach this controller.
+	Listeners []metadata.Endpoint
+	Server    *Server
+	Dialer    Dialer
+	Logger    *slog.Logger
 }
 
 // Run reports until the context ends.
@@ -163,6 +165,11 @@ func (r *Reporter) register(ctx context.Context, handle func(context.Context, *c
 		return err
 	}
 	req.Listeners = append(req.Listeners, listener)
+	for _, e := range r.Listeners {
+		l := kmsg.NewControllerRegistrationRequestListener()
+		l.Name, l.Host, l.Port, l.SecurityProtocol = e.Name, e.Host, e.Port, e.SecurityProtocol
+		req.Listeners = append(req.Listeners, l)
+	}
 	req.Features = control.ControllerFeatures()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

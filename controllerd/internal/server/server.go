@@ -43,7 +43,7 @@ func (s *Server) Handle(ctx context.Context, envelope *commonv1.Envelope) (*comm
 	case *kmsg.DescribeQuorumRequest:
 		return s.describe(ctx, func(state feed.State) kmsg.Response { return s.describeQuorum(ctx, r, state) })
 	case *kmsg.DescribeClusterRequest:
-		return s.describe(ctx, func(state feed.State) kmsg.Response { return describeCluster(r, state) })
+		return s.describe(ctx, func(state feed.State) kmsg.Response { return DescribeCluster(r, state) })
 	}
 	answer, err := s.Controller.Do(ctx, patience(req), func(m *control.Manager) (control.Decision, error) {
 		if h, ok := req.(*kmsg.BrokerHeartbeatRequest); ok && h.WantShutdown {

@@ -50,7 +50,10 @@ func FuzzDecode(f *testing.F) {
 func TestDescribeCluster(t *testing.T) {
 	delta, err := metadata.Empty("the-cluster").Apply(1, 1,
 		&metarecord.RegisterControllerRecord{ControllerID: 1, EndPoints: []metarecord.Endpoint{{Name: "GRPC", Host: "a", Port: 5}}},
-		&metarecord.RegisterControllerRecord{ControllerID: 2})
+		&metarecord.RegisterControllerRecord{ControllerID: 2},
+		&metarecord.RegisterControllerRecord{ControllerID: 3, EndPoints: []metarecord.Endpoint{
+			{Name: "GRPC", Host: "c", Port: 5}, {Name: "CONTROLLER", Host: "d", Port: 6},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,19 +61,20 @@ func TestDescribeCluster(t *testing.T) {
 	describe := func(version int16, kind int8) *kmsg.DescribeClusterResponse {
 		req := kmsg.NewPtrDescribeClusterRequest()
 		req.Version, req.EndpointType = version, kind
-		return describeCluster(req, state)
+		return DescribeCluster(req, state)
 	}
 	for _, c := range []struct {
 		version int16
 		kind    int8
 		want    errcode.Code
-	}{{0, 1, errcode.MismatchedEndpointType}, {1, 1, errcode.MismatchedEndpointType}, {1, 2, errcode.None}, {1, 3, errcode.UnsupportedEndpointType}} {
+	}{{0, 1, errcode.InvalidRequest}, {1, 1, errcode.MismatchedEndpointType}, {1, 2, errcode.None}, {1, 3, errcode.UnsupportedEndpointType}} {
 		if resp := describe(c.version, c.kind); errcode.Code(resp.ErrorCode) != c.want {
 			t.Errorf("version %d, type %d: got %s", c.version, c.kind, errcode.Code(resp.ErrorCode).Name())
 		}
 	}
 	resp := describe(2, 2)
-	if resp.ClusterID != "the-cluster" || resp.ControllerID != 1 || len(resp.Brokers) != 1 || resp.Brokers[0].Host != "a" || resp.Brokers[0].Port != 5 {
+	if resp.ClusterID != "the-cluster" || resp.ControllerID != 1 || len(resp.Brokers) != 2 || resp.Brokers[0].Host != "a" ||
+		resp.Brokers[0].Port != 5 || resp.Brokers[1].Host != "d" || resp.Brokers[1].Port != 6 {
 		t.Fatalf("%+v", resp)
 	}
 }

@@ -42,9 +42,7 @@ func (h *Handlers) describeResource(ctx context.Context, r *Request, img metadat
 	case entries.node >= 0:
 		h.describeAtNode(ctx, r, entries.node, q, x, &out)
 	default:
-		for i := range entries.list {
-			out.Configs = append(out.Configs, describeEntry(&entries.list[i], q))
-		}
+		out.Configs = configdef.Response(q, entries.list)
 	}
 	return out
 }
@@ -108,24 +106,6 @@ func (h *Handlers) nodeConfig(img metadata.Reader, r *Request) *configdef.Node {
 		own = img.Config(metadata.ResourceBroker, strconv.Itoa(int(r.Conn.NodeID)))
 	}
 	return h.config.Node.WithDynamic(img.Config(metadata.ResourceBroker, ""), own)
-}
-
-func describeEntry(e *configdef.Entry, q *kmsg.DescribeConfigsRequest) kmsg.DescribeConfigsResponseResourceConfig {
-	c := kmsg.NewDescribeConfigsResponseResourceConfig()
-	c.Name, c.Value, c.ReadOnly, c.IsSensitive = e.Name, e.Value, e.ReadOnly, e.Sensitive
-	c.Source, c.ConfigType = kmsg.ConfigSource(e.Source), kmsg.ConfigType(e.Type)
-	if q.IncludeDocumentation && e.Doc != "" {
-		c.Documentation = &e.Doc
-	}
-	if !q.IncludeSynonyms {
-		return c
-	}
-	for _, s := range e.Synonyms {
-		out := kmsg.NewDescribeConfigsResponseResourceConfigConfigSynonym()
-		out.Name, out.Value, out.Source = s.Name, s.Value, kmsg.ConfigSource(s.Source)
-		c.ConfigSynonyms = append(c.ConfigSynonyms, out)
-	}
-	return c
 }
 
 // describeAtNode has a node describe itself.

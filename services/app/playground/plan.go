@@ -54,8 +54,8 @@ func (c Config) Validate() error {
 // Ports is how many ports in a row the cluster uses.
 func (c Config) Ports() int {
 	// Each process has an address for other services and one for administrators; gateways have a Kafka listener instead
-	// of the former, and controllers one more for their quorum.
-	return 2*(c.Storage+c.Gateways+c.Coordinators+c.Tiering) + 3*c.Controllers
+	// of the former, and controllers two more: for their quorum and for clients.
+	return 2*(c.Storage+c.Gateways+c.Coordinators+c.Tiering) + 4*c.Controllers
 }
 
 // The services, by the subcommands that run them.
@@ -73,6 +73,8 @@ const (
 	addressGRPC   = "grpc"
 	addressAdmin  = "admin"
 	addressQuorum = "quorum"
+	// addressController is that of a controller's listener for clients.
+	addressController = "controller"
 )
 
 // controllerIDBase keeps the ids of controllers apart from those of storage nodes, which are the brokers that clients see.
@@ -129,11 +131,17 @@ func plan(c Config) []processPlan {
 		all = append(all, group...)
 	}
 	all = append(all, gateways...)
+	for _, p := range controllers {
+		p.addresses[addressController] = next()
+		p.properties["listeners"] = "CONTROLLER://" + p.addresses[addressController]
+	}
+	for _, p := range all {
+		p.addresses[addressAdmin] = next()
+		p.properties["admin.listeners"] = p.addresses[addressAdmin]
+	}
 	common := sharedProperties(c, controllers)
 	for i := range all {
 		p := &all[i]
-		p.addresses[addressAdmin] = next()
-		p.properties["admin.listeners"] = p.addresses[addressAdmin]
 		merged := maps.Clone(c.Properties)
 		if merged == nil {
 			merged = map[string]string{}
@@ -157,6 +165,7 @@ func sharedProperties(c Config, controllers []processPlan) map[string]string {
 	shared := map[string]string{
 		"controller.quorum.voters":            strings.Join(voters, ","),
 		"controller.quorum.bootstrap.servers": strings.Join(bootstrap, ","),
+		"controller.listener.names":           "CONTROLLER",
 	}
 	replicas, minISR := strconv.Itoa(min(3, c.Storage)), strconv.Itoa(min(2, c.Storage))
 	for key, value := range map[string]string{

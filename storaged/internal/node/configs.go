@@ -42,12 +42,12 @@ func (n *Node) describeResource(req *kmsg.DescribeConfigsRequest, res *kmsg.Desc
 	case metadata.ResourceBroker:
 		layers := n.brokerLayers()
 		if res.ResourceName == "" {
-			return entries(req, layers.DescribeClusterDefault(res.ConfigNames)), nil
+			return configdef.Response(req, layers.DescribeClusterDefault(res.ConfigNames)), nil
 		}
 		if err := n.checkID(res.ResourceName, ", expected %d or empty string, but received %s"); err != nil {
 			return nil, err
 		}
-		return entries(req, layers.Describe(configdef.BrokerResource, res.ConfigNames)), nil
+		return configdef.Response(req, layers.Describe(configdef.BrokerResource, res.ConfigNames)), nil
 	case metadata.ResourceBrokerLogger:
 		if err := n.checkLoggerID(res.ResourceName); err != nil {
 			return nil, err
@@ -84,28 +84,6 @@ func (n *Node) checkLoggerID(name string) error {
 		return errcode.InvalidRequest.Errorf("Broker id must not be empty")
 	}
 	return n.checkID(name, ", expected %d but received %s")
-}
-
-func entries(req *kmsg.DescribeConfigsRequest, list []configdef.Entry) []kmsg.DescribeConfigsResponseResourceConfig {
-	out := make([]kmsg.DescribeConfigsResponseResourceConfig, 0, len(list))
-	for i := range list {
-		e := &list[i]
-		c := kmsg.NewDescribeConfigsResponseResourceConfig()
-		c.Name, c.Value, c.ReadOnly, c.IsSensitive = e.Name, e.Value, e.ReadOnly, e.Sensitive
-		c.Source, c.ConfigType = kmsg.ConfigSource(e.Source), kmsg.ConfigType(e.Type)
-		if req.IncludeDocumentation && e.Doc != "" {
-			c.Documentation = &e.Doc
-		}
-		if req.IncludeSynonyms {
-			for _, s := range e.Synonyms {
-				syn := kmsg.NewDescribeConfigsResponseResourceConfigConfigSynonym()
-				syn.Name, syn.Value, syn.Source = s.Name, s.Value, kmsg.ConfigSource(s.Source)
-				c.ConfigSynonyms = append(c.ConfigSynonyms, syn)
-			}
-		}
-		out = append(out, c)
-	}
-	return out
 }
 
 func (n *Node) describeLoggers(req *kmsg.DescribeConfigsRequest, names []string) []kmsg.DescribeConfigsResponseResourceConfig {

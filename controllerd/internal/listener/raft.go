@@ -1,0 +1,93 @@
+package listener
+
+import (
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"chancery/services/kafka/errcode"
+)
+
+// Kafka's controllers vote with these requests; here the quorum does so by itself. Whoever sends one learns what it could
+// have known: whether it is of this cluster, and who leads.
+
+const clusterMetadata = "__cluster_metadata"
+
+// checkQuorumRequest says what is wrong with a request about the quorum, which must name the partition of the metadata log and
+// nothing else.
+func (l *Listener) checkQuorumRequest(clusterID *string, topics []string, partitions []int32) errcode.Code {
+	switch {
+	case clusterID != nil && *clusterID != l.State().Image.ClusterID():
+		return errcode.InconsistentClusterId
+	case len(topics) != 1 || topics[0] != clusterMetadata || len(partitions) != 1 || partitions[0] != 0:
+		return errcode.InvalidRequest
+	}
+	return errcode.None
+}
+
+func (l *Listener) vote(req *kmsg.VoteRequest) kmsg.Response {
+	resp := kmsg.NewPtrVoteResponse()
+	var topics []string
+	var partitions []int32
+	for _, t := range req.Topics {
+		topics = append(topics, t.Topic)
+		for _, p := range t.Partitions {
+			partitions = append(partitions, p.Partition)
+		}
+	}
+	if code := l.checkQuorumRequest(req.ClusterID, topics, partitions); code != errcode.None {
+		resp.ErrorCode = int16(code)
+		return resp
+	}
+	holder := l.State().Holder
+	p := kmsg.NewVoteResponseTopicPartition()
+	p.LeaderID, p.LeaderEpoch = holder.ID, holder.Epoch
+	t := kmsg.NewVoteResponseTopic()
+	t.Topic, t.Partitions = clusterMetadata, []kmsg.VoteResponseTopicPartition{p}
+	resp.Topics = append(resp.Topics, t)
+	return resp
+}
+
+func (l *Listener) beginQuorumEpoch(req *kmsg.BeginQuorumEpochRequest) kmsg.Response {
+	resp := kmsg.NewPtrBeginQuorumEpochResponse()
+	var topics []string
+	var partitions []int32
+	for _, t := range req.Topics {
+		topics = append(topics, t.Topic)
+		for _, p := range t.Partitions {
+			partitions = append(partitions, p.Partition)
+		}
+	}
+	if code := l.checkQuorumRequest(req.ClusterID, topics, partitions); code != errcode.None {
+		resp.ErrorCode = int16(code)
+		return resp
+	}
+	holder := l.State().Holder
+	p := kmsg.NewBeginQuorumEpochResponseTopicPartition()
+	p.ErrorCode, p.LeaderID, p.LeaderEpoch = int16(errcode.FencedLeaderEpoch), holder.ID, holder.Epoch
+	t := kmsg.NewBeginQuorumEpochResponseTopic()
+	t.Topic, t.Partitions = clusterMetadata, []kmsg.BeginQuorumEpochResponseTopicPartition{p}
+	resp.Topics = append(resp.Topics, t)
+	return resp
+}
+
+func (l *Listener) endQuorumEpoch(req *kmsg.EndQuorumEpochRequest) kmsg.Response {
+	resp := kmsg.NewPtrEndQuorumEpochResponse()
+	var topics []string
+	var partitions []int32
+	for _, t := range req.Topics {
+		topics = append(topics, t.Topic)
+		for _, p := range t.Partitions {
+			partitions = append(partitions, p.Partition)
+		}
+	}
+	if code := l.checkQuorumRequest(req.ClusterID, topics, partitions); code != errcode.None {
+		resp.ErrorCode = int16(code)
+		return resp
+	}
+	holder := l.State().Holder
+	p := kmsg.NewEndQuorumEpochResponseTopicPartition()
+	p.ErrorCode, p.LeaderID, p.LeaderEpoch = int16(errcode.FencedLeaderEpoch), holder.ID, holder.Epoch
+	t := kmsg.NewEndQuorumEpochResponseTopic()
+	t.Topic, t.Partitions = clusterMetadata, []kmsg.EndQuorumEpochResponseTopicPartition{p}
+	resp.Topics = append(resp.Topics, t)
+	return resp
+}
