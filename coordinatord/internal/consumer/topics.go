@@ -2,7 +2,9 @@ package consumer
 
 import (
 	"encoding/binary"
+	"errors"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"unicode/utf16"
 
@@ -117,10 +119,16 @@ func (g *Group) Plan(image metadata.Reader, members []*Member, homogeneous bool,
 
 // CheckRegex says what is wrong with a regular expression.
 func CheckRegex(expression string) error {
-	if _, err := regexp.Compile(expression); err != nil {
-		return errcode.InvalidRegularExpression.Errorf("the regular expression %q is not valid: %v", expression, err)
+	_, err := regexp.Compile(expression)
+	if err == nil {
+		return nil
 	}
-	return nil
+	reason := err.Error()
+	var syntaxErr *syntax.Error
+	if errors.As(err, &syntaxErr) {
+		reason = syntaxErr.Code.String()
+	}
+	return errcode.InvalidRegularExpression.Errorf("SubscribedTopicRegex `%s` is not a valid regular expression: %s.", expression, reason)
 }
 
 // Resolve finds the topics whose whole names match regular expressions. One that is not valid matches nothing.

@@ -3,6 +3,7 @@ package group
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -234,7 +235,7 @@ func (m *Machine) leaveConsumer(now time.Time, g *consumerGroup, c *Leave, out *
 	return reply
 }
 
-var errProtocol = errors.New("not the embedded protocol of consumers")
+var errProtocol = errors.New("the embedded consumer protocol is malformed")
 
 // readSubscription reads what a member of the classic protocol subscribes to.
 func readSubscription(b []byte) (*kmsg.ConsumerMemberMetadata, error) {
@@ -243,7 +244,7 @@ func readSubscription(b []byte) (*kmsg.ConsumerMemberMetadata, error) {
 		return nil, errProtocol
 	}
 	if err := sub.ReadFrom(b); err != nil {
-		return nil, errors.Join(errProtocol, err)
+		return nil, fmt.Errorf("%w: %w", errProtocol, err)
 	}
 	return &sub, nil
 }

@@ -28,6 +28,9 @@ type round struct {
 // openRound begins a change of a group. With create the group is made when it is not there, or a classic group converted.
 func (m *Machine) openRound(now time.Time, id string, create bool) (*round, error) {
 	if !create {
+		if m.find(id) == nil {
+			return nil, errcode.GroupIdNotFound.Errorf("Consumer group %s not found.", id)
+		}
 		g, err := m.consumerGroupByID(id)
 		if err != nil {
 			return nil, err

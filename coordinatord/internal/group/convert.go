@@ -35,7 +35,7 @@ func (m *Machine) upgrade(now time.Time, old *Group) (*round, error) {
 		converted, err := m.upgradeMember(old, mem)
 		if err != nil {
 			m.config.Logger.Warn("classic group cannot become a consumer group", slog.String("group", old.id), slog.Any("error", err))
-			return nil, errcode.GroupIdNotFound.Errorf("Cannot upgrade classic group %s to consumer group: %v.", old.id, err)
+			return nil, errcode.GroupIdNotFound.Errorf("Cannot upgrade classic group %s to consumer group because %s.", old.id, whyNot(err))
 		}
 		scratch.Apply(g.DescriptionRecord(converted))
 		scratch.Apply(g.PlannedRecord(converted.ID, converted.Assigned.Partitions()))
@@ -56,6 +56,14 @@ func (m *Machine) upgrade(now time.Time, old *Group) (*round, error) {
 	}
 	r.state = scratch
 	return r, nil
+}
+
+// whyNot is what clients are told about a member that cannot be taken over.
+func whyNot(err error) string {
+	if errors.Is(err, errCustomAssignor) {
+		return errCustomAssignor.Error()
+	}
+	return errProtocol.Error()
 }
 
 // canUpgrade says why a classic group with members may not become a consumer group.
@@ -83,7 +91,7 @@ func (m *Machine) upgradeMember(g *Group, mem *member) (*consumer.Member, error)
 	}
 	sub, err := readSubscription(mem.metadata(chosen))
 	if err != nil {
-		return nil, fmt.Errorf("the embedded consumer protocol is malformed: %w", err)
+		return nil, err
 	}
 	assigned, err := m.readAssignment(mem.assignment)
 	if err != nil {
@@ -112,7 +120,7 @@ func (m *Machine) readAssignment(b []byte) (assignor.Partitions, error) {
 	}
 	a := kmsg.NewConsumerMemberAssignment()
 	if err := a.ReadFrom(b); err != nil {
-		return nil, fmt.Errorf("the embedded consumer protocol is malformed: %w", err)
+		return nil, fmt.Errorf("%w: %w", errProtocol, err)
 	}
 	if len(a.UserData) > 0 {
 		return nil, errCustomAssignor
