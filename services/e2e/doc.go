@@ -8,5 +8,6 @@
 //
 //	CHANCERY_E2E_BOOTSTRAP  the addresses of a cluster that is there already: tests that kill nothing run against it alone
 //	CHANCERY_E2E_RECORDS    how many records each client writes with each compression; 100000 when not set
+//	CHANCERY_E2E_MEMBERS    how many members a group has whose members come and go; 6 when not set
 //	CHANCERY_E2E_ROUNDS     how many times each fault test strikes; 5 when not set
 package e2e
