@@ -42,6 +42,9 @@ func (l *Log) recoverFrom(offset int64) error {
 			cut, r.reason = true, fmt.Errorf("%w: offsets %d to %d are missing", errBatch, r.end, l.segments[i+1].base)
 		}
 		if !cut {
+			if err := l.snapshotBetween(i); err != nil {
+				return err
+			}
 			continue
 		}
 		l.logger.Warn("the log is cut where it is broken", "segment", s.base, "bytes", r.size-s.size, "end", r.end, "why", r.reason)
@@ -53,6 +56,16 @@ func (l *Log) recoverFrom(offset int64) error {
 		return l.removeSnapshots(func(o int64) bool { return o > r.end })
 	}
 	return nil
+}
+
+// snapshotBetween writes the producers as they are before the segment after one that has been recovered, so that each
+// segment has its snapshot, as it would without the crash.
+func (l *Log) snapshotBetween(i int) error {
+	if i+1 == len(l.segments) {
+		return nil
+	}
+	l.producers.end = l.segments[i+1].base
+	return l.takeSnapshot()
 }
 
 // rebuildIndexes makes a segment's offset and time index anew. A broken batch in the middle of the log, which nothing can

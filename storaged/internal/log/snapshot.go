@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
+	"slices"
 
 	"chancery/services/vfs"
 )
@@ -98,8 +99,8 @@ func (l *Log) takeSnapshot() error {
 		return err
 	}
 	s.snapshotEnd = end
-	if n := len(l.snapshots); n == 0 || l.snapshots[n-1] < end {
-		l.snapshots = append(l.snapshots, end)
+	if at, ok := slices.BinarySearch(l.snapshots, end); !ok {
+		l.snapshots = slices.Insert(l.snapshots, at, end)
 	}
 	return nil
 }
