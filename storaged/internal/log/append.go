@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
 
@@ -261,7 +262,17 @@ func (a *appender) mustRoll(h recordbatch.Header) (bool, error) {
 		return true, nil
 	}
 	waited, err := a.log.waitedForRoll(s, h.MaxTimestamp())
-	return waited > time.Duration(c.SegmentMs)*time.Millisecond-s.jitter, err
+	return waited > longestSegment(c)-s.jitter, err
+}
+
+// longestSegment is how much time a segment may cover: segment.ms, or less where records must be compacted earlier, since the
+// cleaner leaves the active segment alone.
+func longestSegment(c *configdef.Topic) time.Duration {
+	ms := c.SegmentMs
+	if c.CleanupCompact && c.MaxCompactionLagMs > 0 {
+		ms = min(ms, c.MaxCompactionLagMs)
+	}
+	return configdef.Millis(ms)
 }
 
 // waitedForRoll is how much time a segment covers: by the records' clock if its first batch has a timestamp, else by the

@@ -113,3 +113,27 @@ func BenchmarkOpen(b *testing.B) {
 		f.reopen(false)
 	}
 }
+
+// BenchmarkRecover opens a log after a crash, of which nothing is known to be durable: each batch is read and checked, and the
+// indexes are made anew.
+func BenchmarkRecover(b *testing.B) {
+	for _, bytes := range []int{1 << 10, 16 << 10} {
+		b.Run(fmt.Sprintf("batches of %dB", bytes), func(b *testing.B) {
+			const size = 256 << 20
+			f := newFixture(b, b.TempDir(), func(o *Options) { o.Config.SegmentBytes = 1 << 30 })
+			batches := benchmarkBatches(b, 64, bytes)
+			for f.Size() < size {
+				restamp(batches, f.LogEndOffset())
+				if err := f.Append(batches); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.SetBytes(f.Size())
+			for b.Loop() {
+				f.Abandon()
+				f.o.RecoveryPoint = 0
+				f.open()
+			}
+		})
+	}
+}

@@ -225,6 +225,9 @@ func TestRollBySizeTimeAndIndex(t *testing.T) {
 		{"records' time", func(o *Options) { o.Config.SegmentMs = 1000 }, func(f *fixture) {
 			f.append(1, spec{timestamp: 5000}, spec{timestamp: 6000}, spec{timestamp: 6001}, spec{timestamp: 100})
 		}, 2},
+		{"max.compaction.lag.ms", func(o *Options) { o.Config.CleanupCompact, o.Config.MaxCompactionLagMs = true, 1000 }, func(f *fixture) {
+			f.append(1, spec{timestamp: 5000}, spec{timestamp: 6000}, spec{timestamp: 6001})
+		}, 2},
 		{"the machine's time", func(o *Options) { o.Config.SegmentMs = 1000 }, func(f *fixture) {
 			f.append(1, spec{timestamp: -1})
 			f.clock = f.clock.Add(2 * time.Second)

@@ -316,9 +316,10 @@ func (s *producers) expired(p *producer, now time.Time) bool {
 	return p.txnStart < 0 && now.UnixMilli()-p.lastTimestamp >= s.expiration.Milliseconds()
 }
 
-func (s *producers) expire(now time.Time) {
+func (s *producers) expire(now time.Time, after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.expiration = after
 	for id, p := range s.byID {
 		if s.expired(p, now) {
 			delete(s.byID, id)
@@ -422,5 +423,6 @@ func (l *Log) ActiveProducers() []Producer {
 	return out
 }
 
-// ExpireProducers forgets producers that have not written for the time set.
-func (l *Log) ExpireProducers(now time.Time) { l.producers.expire(now) }
+// ExpireProducers forgets producers that have not written for a time (producer.id.expiration.ms). Any
+// goroutine may call it.
+func (l *Log) ExpireProducers(now time.Time, after time.Duration) { l.producers.expire(now, after) }

@@ -200,11 +200,11 @@ func TestCheckMarker(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	f := newFixture(t, t.TempDir(), func(o *Options) { o.ProducerIDExpiration = time.Minute })
 	f.append(1, spec{pid: 1, timestamp: f.clock.UnixMilli()}, spec{pid: 2, timestamp: f.clock.UnixMilli(), txn: true})
-	f.ExpireProducers(f.clock.Add(59 * time.Second))
+	f.ExpireProducers(f.clock.Add(59*time.Second), time.Minute)
 	if len(f.ActiveProducers()) != 2 {
 		t.Fatal(f.ActiveProducers())
 	}
-	f.ExpireProducers(f.clock.Add(time.Minute))
+	f.ExpireProducers(f.clock.Add(time.Minute), time.Minute)
 	if p := f.ActiveProducers(); len(p) != 1 || p[0].ID != 2 {
 		t.Fatal("an open transaction keeps its producer:", p)
 	}

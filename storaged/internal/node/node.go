@@ -227,7 +227,11 @@ func (n *Node) Stop() {
 	all := n.all()
 	// The high watermarks go first: they are what a crash in the middle of closing would miss most.
 	n.checkpointHighWatermarks()
-	n.forEach(all, func(r *replica.Replica) {
+	byDir := map[*logdir.Dir][]*replica.Replica{}
+	for _, r := range all {
+		byDir[r.Dir()] = append(byDir[r.Dir()], r)
+	}
+	perDir(n, byDir, func(r *replica.Replica) {
 		if err := r.Close(false); err != nil {
 			n.LogFailed(r.Dir(), err)
 		}

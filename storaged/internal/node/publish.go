@@ -132,6 +132,8 @@ type opening struct {
 	topic     *metadata.Topic
 	partition int32
 	reg       *metadata.Partition
+	// at is where the replica lives; there is no directory when it is out of reach.
+	at logdir.Placement
 }
 
 // topics gives replicas their roles: first those go that are not wanted any more, since a new topic may have the name of
@@ -163,14 +165,22 @@ func (c *change) topics() {
 	c.assign(roles)
 }
 
-// forEach runs a function for many replicas, some at a time.
-func (n *Node) forEach(replicas []*replica.Replica, do func(*replica.Replica)) {
-	inParallel(replicas, do)
+// perDir works lists off, a list for each log directory, with num.recovery.threads.per.data.dir goroutines for each.
+func perDir[T any](n *Node, lists map[*logdir.Dir][]T, do func(T)) {
+	threads := n.config.Load().Int("num.recovery.threads.per.data.dir")
+	var done sync.WaitGroup
+	for _, list := range lists {
+		done.Go(func() { inParallel(threads, list, do) })
+	}
+	done.Wait()
 }
 
-// inParallel works a list off with as many goroutines as may wait for disks at a time.
-func inParallel[T any](list []T, do func(T)) {
-	workers := min(len(list), 4*runtime.GOMAXPROCS(0))
+// waitingForDisks is how many goroutines may wait for disks at a time.
+func waitingForDisks() int { return 4 * runtime.GOMAXPROCS(0) }
+
+// inParallel works a list off with some goroutines.
+func inParallel[T any](workers int, list []T, do func(T)) {
+	workers = min(len(list), workers)
 	if workers <= 1 {
 		for _, x := range list {
 			do(x)
@@ -203,7 +213,7 @@ func (c *change) remove(gone []*replica.Replica) {
 		delete(n.replicas, r.Key())
 	}
 	n.mu.Unlock()
-	n.forEach(gone, func(r *replica.Replica) {
+	inParallel(waitingForDisks(), gone, func(r *replica.Replica) {
 		n.fetchers.Stop(r.Key())
 		n.moves.Cancel(r.Key())
 		if err := r.Close(true); err != nil {
@@ -228,32 +238,47 @@ func (c *change) open(opens []opening) {
 		}
 	}
 	cordoned := n.cordoned()
-	inParallel(opens, func(o opening) {
-		r := n.openReplica(o, configs[o.topic.Name], cordoned)
+	var fresh []opening
+	onDisk := map[*logdir.Dir][]opening{}
+	for _, o := range opens {
+		name := logdir.Replica{Topic: o.topic.Name, Partition: o.partition}
+		at, err := n.o.Dirs.Place(name, o.topic.ID, n.assignedDir(o.reg), cordoned)
+		if err != nil {
+			n.o.Logger.Error("replica is out of reach", "topic", name.Topic, "partition", name.Partition, "error", err)
+		}
+		o.at = at
+		if err != nil || at.New {
+			fresh = append(fresh, o)
+		} else {
+			onDisk[at.Dir] = append(onDisk[at.Dir], o)
+		}
+	}
+	open := func(o opening) {
+		r := n.openReplica(o, configs[o.topic.Name])
 		n.mu.Lock()
 		n.replicas[r.Key()] = r
 		n.mu.Unlock()
 		if r.Log() != nil {
 			n.resumeMove(r, o.topic.ID)
 		}
-	})
+	}
+	inParallel(waitingForDisks(), fresh, open)
+	perDir(n, onDisk, open)
 	n.o.Logger.Info("replicas opened", "count", len(opens))
 }
 
 // openReplica opens a replica's log where it is, or makes it. A replica whose directory does not work is there as well, but
 // out of reach.
-func (n *Node) openReplica(o opening, config *configdef.Topic, cordoned []uuid.UUID) *replica.Replica {
+func (n *Node) openReplica(o opening, config *configdef.Topic) *replica.Replica {
+	at := o.at
 	options := replica.Options{
 		Key:   replica.Key{TopicID: o.topic.ID, Partition: o.partition},
-		Topic: o.topic.Name, Config: config, Shards: shardsOf(o.topic.Name),
+		Topic: o.topic.Name, Config: config, Shards: shardsOf(o.topic.Name), Dir: at.Dir,
 	}
-	name := logdir.Replica{Topic: o.topic.Name, Partition: o.partition}
-	at, err := n.o.Dirs.Place(name, o.topic.ID, n.assignedDir(o.reg), cordoned)
-	if err != nil {
-		n.o.Logger.Error("replica is out of reach", "topic", name.Topic, "partition", name.Partition, "error", err)
+	if at.Dir == nil {
 		return replica.New(n.env, options)
 	}
-	options.Dir = at.Dir
+	name := logdir.Replica{Topic: o.topic.Name, Partition: o.partition}
 	highWatermark, recoveryPoint, logStart := at.Dir.Checkpointed(name)
 	cleanedTo := at.Dir.CleanedTo(name)
 	if at.New {

@@ -23,6 +23,7 @@ func (n *Node) startTasks(ctx context.Context) {
 	n.every(ctx, config.Duration("log.flush.start.offset.checkpoint.interval.ms"), logStarts.logStarts)
 	n.every(ctx, config.Duration("log.flush.offset.checkpoint.interval.ms"), n.checkpoints.cleanerOffsets)
 	n.every(ctx, config.Duration("log.retention.check.interval.ms"), n.retain)
+	n.every(ctx, config.Duration("producer.id.expiration.check.interval.ms"), n.expireProducers)
 	n.every(ctx, config.Duration("remote.log.manager.task.interval.ms"), n.retainTiered)
 	n.every(ctx, config.Duration("log.flush.scheduler.interval.ms"), n.flushDue)
 	n.every(ctx, time.Second, n.releaseHeld)
@@ -79,6 +80,16 @@ func (n *Node) retainTiered() {
 	for _, r := range n.all() {
 		if r.Tiered() {
 			r.Retain(now)
+		}
+	}
+}
+
+// expireProducers forgets producers that have not written for producer.id.expiration.ms.
+func (n *Node) expireProducers() {
+	now, after := time.Now(), n.config.Load().Duration("producer.id.expiration.ms")
+	for _, r := range n.all() {
+		if l := r.Log(); l != nil {
+			l.ExpireProducers(now, after)
 		}
 	}
 }

@@ -339,13 +339,12 @@ func (r *Replica) Close(remove bool) error {
 	return err
 }
 
-// Retain deletes what the topic's retention allows, forgets producers that are gone, and flushes what is due.
+// Retain deletes what the topic's retention allows, and forgets verifications that are over.
 func (r *Replica) Retain(now time.Time) {
 	r.Do(func() {
 		if !r.usable() {
 			return
 		}
-		r.Log().ExpireProducers(now)
 		r.expireVerifications(now)
 		r.deleteRetired(now)
 	})
