@@ -25,6 +25,9 @@ var services = []string{"gateway", "storaged", "controllerd", "coordinatord", "t
 // top are the folders above the services: what puts them together, and what tests them whole.
 var top = []string{"services/app", "services/cmd", "services/testkit", "services/e2e"}
 
+// simulations are what the simulator, and nobody else, sees of the insides of services.
+var simulations = []string{"storaged/simulation", "controllerd/simulation"}
+
 // layer is what a package may import of ours.
 type layer struct {
 	// in are the folders that the layer is about; the first layer that has a package decides about it.
@@ -43,6 +46,8 @@ var layers = []layer{
 	{[]string{"services/cmd"}, []string{"services/app", "services/config", "services/telemetry"}, "main is thin"},
 	{[]string{"services/e2e"}, []string{"services/e2e", "services/testkit"}, "tests with real clients see a cluster from outside"},
 	{leaves, leaves, "servers for tests know nothing of ours"},
+	{[]string{"services/testkit/sim"}, append([]string{"services/testkit/sim", "services/kafka", "services/metadata", "services/storage", "services/vfs"}, simulations...),
+		"the simulator plays services and has none"},
 	{[]string{"services/testkit"}, []string{"services/testkit", "services/app", "services/config"}, "test clusters are put together by app"},
 	{[]string{"services/app/playground"}, []string{"services/testkit/ports"}, "a playground knows its children as an operator does"},
 	{[]string{"services/app"}, append([]string{"proto", "services"}, services...), "app wires everything"},
@@ -163,6 +168,9 @@ func forbidden(from, to string) string {
 		if !within(to, l.may) && !within(to, l.in) {
 			return l.why
 		}
+		if within(to, simulations) && !within(from, append([]string{"services/testkit/sim"}, simulations...)) {
+			return "only the simulator looks into services"
+		}
 		if within(to, top) && !within(from, top) {
 			return "only tests with real clients and main stand above app"
 		}
@@ -229,6 +237,9 @@ func TestLayersForbid(t *testing.T) {
 		{"services/app", "controllerd", true},
 		{"services/cmd/chancery", "gateway", false},
 		{"services/e2e", "services/app", false},
+		{"services/testkit/sim", "storaged/simulation", true},
+		{"services/testkit/sim", "storaged", false},
+		{"storaged", "storaged/simulation", false},
 		{"proto/common/v1", "services/kafka/errcode", false},
 	} {
 		if got := forbidden(c.from, c.to) == ""; got != c.ok {

@@ -106,9 +106,6 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 		r := &res.Partitions[i]
 		switch r.Error {
 		case errcode.None:
-			if p.failures > 0 {
-				l.recovered(p)
-			}
 			if n := r.Records.Len(); n > 0 {
 				brought, bytes = append(brought, p), bytes+n
 				if _, throttled := p.replica.Throttled(); throttled {
@@ -117,11 +114,16 @@ func (l *lane) fetch(ctx context.Context, req *storage.FetchRequest, parts []*pa
 			}
 			p.leaderHigh.Store(r.HighWatermark)
 			if !p.replica.News(r) {
+				l.taken(p, errcode.None)
 				continue
 			}
 			taken.Add(1)
 			p.replica.TakeCopied(&replica.Copied{
-				LeaderEpoch: p.leaderEpoch, FetchOffset: req.Partitions[i].FetchOffset, Result: r, Done: taken.Done,
+				LeaderEpoch: p.leaderEpoch, FetchOffset: req.Partitions[i].FetchOffset, Result: r,
+				Done: func(code errcode.Code) {
+					l.taken(p, code)
+					taken.Done()
+				},
 			})
 		case errcode.OffsetOutOfRange:
 			lost = append(lost, p)
@@ -198,7 +200,15 @@ func (l *lane) delay(p *part, code errcode.Code) {
 	log("cannot copy a partition", "partition", p.replica.String(), "leader", w.leader, "epoch", p.leaderEpoch, "error", code.Name())
 }
 
-func (l *lane) recovered(p *part) {
+// taken takes in what the replica made of the leader's answer.
+func (l *lane) taken(p *part, code errcode.Code) {
+	if code != errcode.None {
+		l.delay(p, code)
+		return
+	}
+	if p.failures == 0 {
+		return
+	}
 	l.worker.mu.Lock()
 	defer l.worker.mu.Unlock()
 	p.failures, p.notBefore = 0, time.Time{}

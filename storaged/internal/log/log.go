@@ -1,6 +1,7 @@
 package log
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -203,12 +204,20 @@ func (l *Log) loadMetadata() error {
 
 func encodeTopicID(id uuid.UUID) []byte { return []byte("version: 0\ntopic_id: " + id.String()) }
 
-// ReadTopicID reads the topic id in the partition.metadata of a partition's directory. A file that a crash has left empty
-// gives the zero id.
+// isTorn says whether a partition.metadata is what a power loss leaves of a file that was never made durable: only its
+// beginning, or zeros in place of the bytes.
+func isTorn(data []byte) bool {
+	whole := encodeTopicID(uuid.Zero)
+	id := bytes.LastIndexByte(whole, ' ') + 1
+	return bytes.IndexByte(data, 0) >= 0 || len(data) < len(whole) && bytes.HasPrefix(whole[:id], data[:min(id, len(data))])
+}
+
+// ReadTopicID reads the topic id in the partition.metadata of a partition's directory. A file of which a crash has not left
+// everything gives the zero id.
 func ReadTopicID(fsys vfs.FS, partitionDir string) (uuid.UUID, error) {
 	path := filepath.Join(partitionDir, partitionMetadataName)
 	data, err := fsys.ReadFile(path)
-	if err != nil || len(data) == 0 {
+	if err != nil || isTorn(data) {
 		return uuid.Zero, err
 	}
 	for line := range strings.Lines(string(data)) {

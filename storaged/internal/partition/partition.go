@@ -151,10 +151,14 @@ func (p *Partition) BecomeLeader(now time.Time, reg *metadata.Partition, minISR 
 		out.ISRGrowth = len(reg.ISR) - len(p.isr)
 	}
 	p.role, p.leader = Leading, p.config.Self
-	p.partitionEpoch = reg.PartitionEpoch
 	p.minISR = minISR
+	if !wasLeading || newEpoch || reg.PartitionEpoch > p.partitionEpoch {
+		// A registration that an answer of the controller has told before says nothing about what was proposed since, which may
+		// have been agreed to already.
+		p.pending = nil
+	}
+	p.partitionEpoch = reg.PartitionEpoch
 	p.replicas, p.isr, p.adding = reg.Replicas, reg.ISR, reg.AddingReplicas
-	p.pending = nil
 	p.assignFollowers(reg.Replicas)
 	if newEpoch || !wasLeading {
 		p.leaderEpoch, p.epochStart = reg.LeaderEpoch, p.logEnd

@@ -260,3 +260,27 @@ func TestWhereToCut(t *testing.T) {
 		}
 	}
 }
+
+// TestKnownRegistrationKeepsTheProposal: the controller's answer may overtake the metadata log, which then tells a leader what it
+// knows already. What the leader has proposed since may have been agreed to, so the new member goes on counting.
+func TestKnownRegistrationKeepsTheProposal(t *testing.T) {
+	b := newBench(0)
+	b.lead(2, 1, 2)
+	b.p.Appended(b.now, 5)
+	b.fetched(2, 5)
+	out := b.fetched(3, 5)
+	if out.AlterPartition == nil || out.AlterPartition.Added != 3 || b.p.HighWatermark() != 5 {
+		t.Fatalf("%+v, high watermark %d", out, b.p.HighWatermark())
+	}
+	proposal := out.AlterPartition
+	b.lead(2, 1, 2)
+	b.brokers[3] = partition.BrokerState{Epoch: 13, Fenced: true} // It would not count as one that may join.
+	b.p.Appended(b.now, 9)
+	b.fetched(2, 9)
+	if hw := b.p.HighWatermark(); hw != 5 {
+		t.Fatalf("the high watermark is %d, and the proposed member has 5 records", hw)
+	}
+	if out := b.p.AlterPartitionFailed(proposal, errcode.NetworkException); out.AlterPartition != proposal {
+		t.Fatal("the proposal is not sent again")
+	}
+}

@@ -93,7 +93,7 @@ func codecOf(c *configdef.Topic) (recompress bool, codec recordbatch.Compression
 
 // appendAll checks appends one by one and writes those that pass together.
 func (r *Replica) appendAll(events []event) {
-	now := time.Now()
+	now := r.env.now()
 	r.rules.NowMs = now.UnixMilli()
 	next, size := r.machine.LogEnd(), 0
 	for i := range events {

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/recordbatch"
 	"chancery/services/storage"
 )
 
@@ -17,8 +19,8 @@ type Copied struct {
 	FetchOffset int64
 	// Result has no error. The replica takes its records over.
 	Result *storage.FetchPartitionResult
-	// Done is called when the log has taken everything in.
-	Done func()
+	// Done is called when the log has taken everything in, or, with a code, when it could not take what the leader sent.
+	Done func(errcode.Code)
 }
 
 // News says whether a fetch brought anything that the replica does not have: most partitions of most fetches have not.
@@ -36,16 +38,19 @@ var errLeaderFile = errors.New("the leader's file cannot be read")
 func (r *Replica) TakeCopied(c *Copied) { r.post(event{copied: c}) }
 
 func (r *Replica) takeCopied(c *Copied) {
-	defer c.Done()
+	code := errcode.None
+	defer func() { c.Done(code) }()
 	defer c.Result.Records.Release()
 	if !r.usable() || !r.machine.FollowsIn(c.LeaderEpoch) || c.FetchOffset != r.machine.LogEnd() {
 		return
 	}
 	err := r.copyIn(c)
-	switch {
-	case errors.Is(err, errLeaderFile):
-		r.env.Logger.Warn("cannot read what the leader gave", "partition", r.String(), "error", err)
-	case err != nil:
+	switch code = errcode.Of(err); {
+	case err == nil:
+	case errors.Is(err, errLeaderFile), code == errcode.CorruptMessage, code == errcode.InvalidRecord:
+		// The own disk is as good as before.
+		r.env.Logger.Warn("cannot take what the leader gave", "partition", r.String(), "error", err)
+	default:
 		r.fail(err)
 	}
 }
@@ -61,7 +66,7 @@ func (r *Replica) copyIn(c *Copied) error {
 	if end := r.Log().LogEndOffset(); end != r.machine.LogEnd() || res.HighWatermark > r.machine.HighWatermark() {
 		r.apply(r.machine.Followed(end, res.HighWatermark))
 	}
-	if start := res.LogStartOffset; start > r.machine.LogStart() && start <= r.machine.LogEnd() {
+	if start := max(res.LogStartOffset, r.Log().LogStartOffset()); start > r.machine.LogStart() && start <= r.machine.LogEnd() {
 		if err := r.Log().SetLogStartOffset(start); err != nil {
 			return fmt.Errorf("move log start: %w", err)
 		}
@@ -89,11 +94,32 @@ func (r *Replica) appendCopied(c *Copied) error {
 		}
 		buffers = mem.BufferSlice{mem.SliceBuffer(data)}
 	}
-	if err := r.Log().AppendAsFollowerOf(buffers, c.LeaderEpoch); err != nil {
+	if err := r.appendFrom(buffers, c.LeaderEpoch); err != nil {
 		return fmt.Errorf("append copied records: %w", err)
 	}
 	r.env.Metrics.ReplicationBytesIn.Add(int64(n))
 	return nil
+}
+
+// appendFrom appends the leader's batches to the log. An empty log that begins inside the first of them, because the leader
+// has deleted the records before, begins with that batch; its records before the start stay hidden.
+func (r *Replica) appendFrom(records mem.BufferSlice, leaderEpoch int32) error {
+	l := r.Log()
+	start := l.LogStartOffset()
+	it := recordbatch.IterateBuffers(records)
+	if start < l.LogEndOffset() || !it.Next() || it.Header().BaseOffset() >= start || it.Header().LastOffset() < start {
+		return l.AppendAsFollowerOf(records, leaderEpoch)
+	}
+	base := it.Header().BaseOffset()
+	if err := l.TruncateFullyAndStartAt(base); err != nil {
+		return err
+	}
+	// Should the append fail, the log is empty at an earlier offset, from where the leader is asked again.
+	r.machine.Restarted(base, base)
+	if err := l.AppendAsFollowerOf(records, leaderEpoch); err != nil {
+		return err
+	}
+	return l.SetLogStartOffset(start)
 }
 
 // cut removes what the leader does not have.

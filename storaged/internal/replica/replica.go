@@ -53,6 +53,15 @@ type Env struct {
 	Image   func() metadata.Reader
 	Metrics *Metrics
 	Logger  *slog.Logger
+	// Now is the node's clock; nil is the operating system's.
+	Now func() time.Time
+}
+
+func (e *Env) now() time.Time {
+	if e.Now == nil {
+		return time.Now()
+	}
+	return e.Now()
 }
 
 // Replica is one replica.
@@ -157,7 +166,7 @@ func (r *Replica) Apply(self int32, reg *metadata.Partition, done func()) {
 		}
 		before := *r.View()
 		var out partition.Effects
-		now := time.Now()
+		now := r.env.now()
 		if reg.Leader == self {
 			out = r.machine.BecomeLeader(now, reg, r.config.MinInsyncReplicas)
 		} else {
@@ -201,7 +210,7 @@ func (r *Replica) Configure(c *configdef.Topic) {
 			} else if moved {
 				r.startMoved()
 			}
-			now := time.Now()
+			now := r.env.now()
 			r.apply(r.machine.SetMinISR(now, c.MinInsyncReplicas))
 		}
 	}})
@@ -210,7 +219,7 @@ func (r *Replica) Configure(c *configdef.Topic) {
 // BrokersChanged says that the image has news about storage nodes.
 func (r *Replica) BrokersChanged() {
 	r.post(event{do: func() {
-		now := time.Now()
+		now := r.env.now()
 		r.apply(r.machine.BrokersChanged(now))
 	}})
 }
@@ -218,7 +227,7 @@ func (r *Replica) BrokersChanged() {
 // Tick looks for followers that lag.
 func (r *Replica) Tick() {
 	r.post(event{do: func() {
-		now := time.Now()
+		now := r.env.now()
 		r.apply(r.machine.Tick(now))
 	}})
 }
@@ -226,7 +235,7 @@ func (r *Replica) Tick() {
 // Altered brings the controller's agreement.
 func (r *Replica) Altered(p *partition.AlterPartition, a partition.Altered) {
 	r.post(event{do: func() {
-		now := time.Now()
+		now := r.env.now()
 		r.apply(r.machine.AlterPartitionDone(now, p, a))
 	}})
 }
@@ -449,7 +458,7 @@ func (r *Replica) Fetched(f partition.FollowerFetch) {
 }
 
 func (r *Replica) followerFetched(f partition.FollowerFetch) {
-	now := time.Now()
+	now := r.env.now()
 	before := r.machine.HighWatermark()
 	out := r.machine.FollowerFetched(now, f)
 	if !out.HighWatermarkMoved && out.AlterPartition == nil && !out.LowWatermarkMoved && before == r.machine.HighWatermark() {

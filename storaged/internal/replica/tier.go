@@ -3,7 +3,6 @@ package replica
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	storagev1 "chancery/proto/storage/v1"
 	"chancery/services/kafka/errcode"
@@ -107,7 +106,7 @@ func (r *Replica) UpdateTier(q *storagev1.UpdateTierPartition) (logStart int64, 
 			}
 			r.startMoved()
 		}
-		r.deleteRetired(time.Now())
+		r.deleteRetired(r.env.now())
 		logStart = r.machine.LogStart()
 	})
 	return logStart, code
