@@ -27,6 +27,7 @@ import (
 	"chancery/gateway/internal/wire"
 	commonv1 "chancery/proto/common/v1"
 	controllerv1 "chancery/proto/controller/v1"
+	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
@@ -44,6 +45,12 @@ type Coordinator interface {
 	HandleAll(ctx context.Context, kind metadata.ShardKind, e *commonv1.Envelope) ([]*commonv1.EnvelopeReply, error)
 }
 
+// Tiering reads what is in the remote tier only; *tieringclient.Client is one.
+type Tiering interface {
+	Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error)
+	FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error)
+}
+
 // Deps are what a gateway works with.
 type Deps struct {
 	// Image is the newest metadata image that is known here, and Await waits until it is at least at an offset: those of a
@@ -54,6 +61,7 @@ type Deps struct {
 	Storage     func(nodeID int32) (storage.Node, error)
 	Controller  Controller
 	Coordinator Coordinator
+	Tiering     Tiering
 	// NewMember makes the gateway's membership; controllerclient.NewMember with a client is it. Nil leaves the gateway
 	// unregistered.
 	NewMember func(controllerclient.MemberConfig) lifecycle.Service
@@ -87,7 +95,7 @@ func New(config Config, deps Deps) (*Gateway, error) {
 	}
 	g := &Gateway{config: config, settings: s, deps: deps, own: make(map[string]routing.Address), sessions: session.NewCache(s.sessions, s.sessionEviction)}
 	handlers := handler.New(s.handler, handler.Deps{
-		Image: deps.Image, Await: deps.Await, Storage: deps.Storage, Controller: deps.Controller, Coordinator: deps.Coordinator,
+		Image: deps.Image, Await: deps.Await, Storage: deps.Storage, Controller: deps.Controller, Coordinator: deps.Coordinator, Tiering: deps.Tiering,
 		Addresses: routing.NewAddresses(g.own), Sessions: g.sessions, Messages: new(wire.Pool), Now: time.Now, Logger: deps.Logger,
 	})
 	for _, l := range s.listeners {

@@ -1,76 +1,134 @@
 // Package tiering is the service that looks after closed segments in the object store.
 //
-// It owns its membership in the cluster and its view of the metadata; it moves no segments yet. It must never be on the
-// way of a produce request.
+// It owns the shards of __remote_log_metadata that the controller gives to this instance, and with them the remote segments
+// of the partitions that hash to them: it copies, expires, deletes and reads them. It must never be on the way of a produce
+// request, nor act on a partition whose shard is another instance's.
+//
+// # One owner
+//
+// Whoever owns the shard is the only one to copy and delete. Each step is a record in the shard's log first, which storage
+// nodes refuse from an owner of the past; so two instances can never both believe that a segment is theirs to delete. What an
+// owner of the past still does in the store is found by the next one, as a copy that was never finished, or by fsck.
 //
 // # Metrics
 //
-//	chancery_tiering_registered        1 while the controller counts this instance as a member, else 0
-//	chancery_tiering_metadata_offset   the last offset of the metadata log that this instance has applied
+// Those with the attributes topic and partition are Kafka's tiered storage metrics by their names in snake case.
+//
+//	chancery_tiering_registered            1 while the controller counts this instance as a member, else 0
+//	chancery_tiering_metadata_offset       the last offset of the metadata log that this instance has applied
+//	chancery_tiering_shards                shards of this instance, by state (loading, serving)
+//	remote_copy_bytes, remote_copy_requests, remote_copy_errors          segments copied to the store
+//	remote_fetch_bytes, remote_fetch_requests, remote_fetch_errors       reads from the remote tier
+//	remote_delete_requests, remote_delete_errors, expires                segments deleted, and those that retention has ended
+//	remote_copy_lag_bytes, remote_copy_lag_segments                      closed segments that are not remote yet, with the reason
+//	remote_delete_lag_bytes, remote_delete_lag_segments                  segments whose deletion has begun
+//	remote_log_size_bytes, remote_log_metadata_count                     what the remote tier has
+//	remote_log_manager_tasks_avg_idle_percent                            share of the passes' places that are free
+//	remote_log_reader_task_queue_size                                    reads that wait for a place
 package tiering
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
 
-	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/grpc"
 
 	controllerv1 "chancery/proto/controller/v1"
+	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/clients/controllerclient"
+	"chancery/services/kafka/recordbatch"
+	"chancery/services/kafka/remotelog"
+	"chancery/services/kafka/uuid"
+	"chancery/services/lifecycle"
 	"chancery/services/metadata"
+	"chancery/services/objectstore"
+	"chancery/services/objectstore/coldread"
+	"chancery/tiering/internal/keeper"
 )
-
-// Config says who this instance is.
-type Config struct {
-	NodeID    int32
-	ClusterID string
-	// Rack is broker.rack; empty means none.
-	Rack string
-	// Endpoints are the addresses that the instance is registered with.
-	Endpoints []metadata.Endpoint
-	Version   string
-}
-
-// Metadata is the instance's view of the metadata log; *metadata.Follower is one.
-type Metadata interface {
-	Image() *metadata.Image
-	Ready() error
-}
-
-// Deps are what the instance works with.
-type Deps struct {
-	Metadata   Metadata
-	Controller *controllerclient.Client
-	Meter      metric.Meter
-	Logger     *slog.Logger
-}
 
 // Server is one instance. It is a lifecycle.Service.
 type Server struct {
-	metadata Metadata
+	config   Config
+	settings settings
+	deps     Deps
 	member   *controllerclient.Member
-	meter    metric.Meter
-	metrics  metric.Registration
+	codecs   *recordbatch.Codecs
+	slots    chan struct{}
+	// store and reader are made by Start where remote.log.storage.system.enable is set.
+	store   objectstore.RemoteStorageManager
+	reader  *coldread.Reader
+	env     *keeper.Env
+	reads   reads
+	metrics *metrics
+
+	// image is the newest image that has been published here; it may be ahead of Deps.Metadata.Image.
+	image atomic.Pointer[metadata.Image]
+
+	mu      sync.Mutex
+	topicID uuid.UUID
+	owned   map[int32]*ownedShard
+	changed chan struct{}
+	tasks   map[remotelog.Partition]*task
+	// running counts the passes under way.
+	running  int
+	draining bool
+	ending   sync.WaitGroup
+
+	// kick wakes the loop that starts passes.
+	kick   chan struct{}
+	cancel context.CancelFunc
+	loops  sync.WaitGroup
 }
 
-// New makes an instance; Start makes it a member.
+var _ lifecycle.Service = (*Server)(nil)
+
+const (
+	// handOverTimeout bounds how long Stop waits for the controller to give the shards to others.
+	handOverTimeout = 5 * time.Second
+	// stopShardTimeout bounds how long a shard that another instance owns may take to end.
+	stopShardTimeout = 2 * time.Second
+	// restartDelay is how long a shard that has ended by itself, though it is ours, stays away.
+	restartDelay = time.Second
+	// loadSlots is how many shards load at a time.
+	loadSlots = 8
+)
+
+// New makes an instance; Register makes it reachable, Start makes it a member.
 func New(config Config, deps Deps) (*Server, error) {
 	if config.NodeID < 0 {
 		return nil, fmt.Errorf("node.id is %d, want 0 or more", config.NodeID)
 	}
-	member := controllerclient.NewMember(deps.Controller, controllerclient.MemberConfig{
-		Kind:          controllerv1.ServiceKind_SERVICE_KIND_TIERING,
-		ID:            config.NodeID,
-		ClusterID:     config.ClusterID,
-		Rack:          config.Rack,
-		Endpoints:     endpoints(config.Endpoints),
-		Version:       config.Version,
-		AppliedOffset: func() int64 { return deps.Metadata.Image().Offset() },
-		Logger:        deps.Logger,
+	s := &Server{
+		config: config, settings: newSettings(config), deps: deps, codecs: recordbatch.NewCodecs(), slots: make(chan struct{}, loadSlots),
+		owned: map[int32]*ownedShard{}, changed: make(chan struct{}), tasks: map[remotelog.Partition]*task{}, kick: make(chan struct{}, 1),
+	}
+	s.image.Store(deps.Metadata.Image())
+	if s.settings.enabled {
+		if _, err := s.settings.store(config, config.ClusterID); err != nil {
+			return nil, err
+		}
+		s.env = &keeper.Env{
+			BrokerID: config.NodeID, Copying: keeper.NewLimiter(s.settings.copyRate), CopyDeadline: s.settings.copyDeadline,
+			Metrics: &keeper.Metrics{}, Now: time.Now, NewID: uuid.Random, MaxCustom: s.settings.maxCustom, Logger: deps.Logger,
+		}
+		s.reads.places = make(chan struct{}, s.settings.readers)
+	}
+	s.member = controllerclient.NewMember(deps.Controller, controllerclient.MemberConfig{
+		Kind:              controllerv1.ServiceKind_SERVICE_KIND_TIERING,
+		ID:                config.NodeID,
+		ClusterID:         config.ClusterID,
+		Rack:              config.Rack,
+		Endpoints:         endpoints(config.Endpoints),
+		Version:           config.Version,
+		AppliedOffset:     func() int64 { return deps.Metadata.Image().Offset() },
+		HeartbeatInterval: s.settings.node.Duration("broker.heartbeat.interval.ms"),
+		Logger:            deps.Logger,
 	})
-	return &Server{metadata: deps.Metadata, member: member, meter: deps.Meter}, nil
+	return s, nil
 }
 
 func endpoints(list []metadata.Endpoint) []*controllerv1.Endpoint {
@@ -81,45 +139,69 @@ func endpoints(list []metadata.Endpoint) []*controllerv1.Endpoint {
 	return out
 }
 
-// Start begins to register.
+// Register makes the instance answer on a gRPC server or a local channel.
+func (s *Server) Register(r grpc.ServiceRegistrar) { tieringv1.RegisterTieringServer(r, service{s: s}) }
+
+// Start begins to register, and to look after the shards that the controller gives to this instance.
 func (s *Server) Start(ctx context.Context) error {
-	if err := s.observe(); err != nil {
-		return fmt.Errorf("metrics: %w", err)
+	var err error
+	if s.settings.enabled {
+		if s.store, s.reader, err = open(ctx, s.config, s.settings, s.deps); err != nil {
+			return err
+		}
+		s.env.Store, s.env.Forget = s.store, s.reader.Forget
+	}
+	if s.metrics, err = newMetrics(s.deps.Meter, s); err != nil {
+		return errors.Join(fmt.Errorf("metrics: %w", err), s.closeStore())
+	}
+	loopCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	if s.settings.enabled {
+		s.deps.Metadata.Subscribe(metadata.PublisherFunc(s.publish))
+		s.loops.Go(func() { s.makeTopic(loopCtx) })
+		s.loops.Go(func() { s.schedule(loopCtx) })
 	}
 	if err := s.member.Start(ctx); err != nil {
-		return errors.Join(err, s.metrics.Unregister())
+		cancel()
+		s.loops.Wait()
+		return errors.Join(err, s.metrics.close(), s.closeStore())
 	}
 	return nil
 }
 
-func (s *Server) observe() error {
-	registered, err := s.meter.Int64ObservableGauge("chancery_tiering_registered", metric.WithDescription("Whether the controller counts this instance as a member."))
-	if err != nil {
-		return err
-	}
-	offset, err := s.meter.Int64ObservableGauge("chancery_tiering_metadata_offset", metric.WithDescription("Last metadata offset applied."))
-	if err != nil {
-		return err
-	}
-	s.metrics, err = s.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		isMember := int64(0)
-		if s.member.Ready() == nil {
-			isMember = 1
-		}
-		o.ObserveInt64(registered, isMember)
-		o.ObserveInt64(offset, s.metadata.Image().Offset())
+func (s *Server) closeStore() error {
+	if s.store == nil {
 		return nil
-	}, registered, offset)
-	return err
+	}
+	return closeBoth(s.store, s.reader.Close())
 }
 
-// Stop takes leave of the cluster.
+// Stop lets the controller give the shards to other instances, breaks off what is under way, and takes leave of the cluster.
 func (s *Server) Stop(ctx context.Context) error {
-	return errors.Join(s.member.Stop(ctx), s.metrics.Unregister())
+	leaveCtx, cancel := context.WithTimeout(ctx, handOverTimeout)
+	if s.member.Leave(leaveCtx) == nil {
+		s.awaitHandOver(leaveCtx)
+	}
+	cancel()
+	s.drain(ctx)
+	s.cancel()
+	s.loops.Wait()
+	err := s.member.Stop(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// The controllers cannot be reached: they will see that the heartbeats have ended.
+		s.deps.Logger.Warn("left without the controller's word", "error", err)
+		err = nil
+	}
+	return errors.Join(err, s.metrics.close(), s.closeStore())
+}
+
+// closeBoth closes a store and joins its error to another.
+func closeBoth(store objectstore.RemoteStorageManager, err error) error {
+	return errors.Join(err, store.Close())
 }
 
 // Failed is nil: an instance goes on trying to be a member.
 func (s *Server) Failed() <-chan error { return nil }
 
 // Ready is nil while the instance is a member and knows the metadata.
-func (s *Server) Ready() error { return errors.Join(s.metadata.Ready(), s.member.Ready()) }
+func (s *Server) Ready() error { return errors.Join(s.deps.Metadata.Ready(), s.member.Ready()) }

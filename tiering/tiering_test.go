@@ -46,8 +46,10 @@ func (c *fakeController) ServiceHeartbeat(_ context.Context, r *controllerv1.Ser
 // loaded is metadata that is there.
 type loaded struct{}
 
-func (loaded) Image() *metadata.Image { return metadata.Empty("c") }
-func (loaded) Ready() error           { return nil }
+func (loaded) Image() *metadata.Image                   { return metadata.Empty("c") }
+func (loaded) Ready() error                             { return nil }
+func (loaded) Await(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() }
+func (loaded) Subscribe(metadata.Publisher)             {}
 
 func TestMembership(t *testing.T) {
 	local := transport.NewLocal(transport.NewPool())
@@ -88,6 +90,35 @@ func TestMembership(t *testing.T) {
 	}
 	if !controller.left {
 		t.Error("ended without taking leave")
+	}
+}
+
+func TestSettings(t *testing.T) {
+	on := func(more ...string) map[string]string {
+		p := map[string]string{"remote.log.storage.system.enable": "true"}
+		for i := 0; i < len(more); i += 2 {
+			p[more[i]] = more[i+1]
+		}
+		return p
+	}
+	for _, tt := range []struct {
+		properties map[string]string
+		complaint  string
+	}{
+		{on("remote.log.storage.manager.class.name", "tape"), `is "tape", want one of dir`},
+		{on(), "remote.log.storage.manager.class.name"},
+		{on("remote.log.storage.manager.class.name", "dir"), "rsm.config.dir.path is not set"},
+		{on("rsm.config.part.size.bytes", "7"), "rsm.config.part.size.bytes"},
+		{on("rsm.config.colour", "red"), "rsm.config.colour is not known"},
+		{map[string]string{"rsm.config.colour": "red"}, ""},
+	} {
+		s, err := tiering.New(tiering.Config{NodeID: 1, Properties: tt.properties}, tiering.Deps{Metadata: loaded{}, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil && tt.complaint != "" {
+			err = s.Start(t.Context())
+		}
+		if tt.complaint == "" && err != nil || tt.complaint != "" && (err == nil || !strings.Contains(err.Error(), tt.complaint)) {
+			t.Errorf("%v: %v", tt.properties, err)
+		}
 	}
 }
 

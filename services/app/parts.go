@@ -11,6 +11,7 @@ import (
 	"chancery/services/clients/controllerclient"
 	"chancery/services/clients/coordinatorclient"
 	"chancery/services/clients/storageclient"
+	"chancery/services/clients/tieringclient"
 	"chancery/services/config"
 	"chancery/services/kafka/configdef"
 	"chancery/services/lifecycle"
@@ -53,6 +54,7 @@ type parts struct {
 	follower     *metadata.Follower
 	nodes        *storageclient.Pool
 	coordinators *coordinatorclient.Client
+	tiers        *tieringclient.Client
 	storage      *storaged.Server
 	gateway      *gateway.Gateway
 }

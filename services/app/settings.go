@@ -63,13 +63,26 @@ func CompleteAll(s *config.Settings, f AllFlags) error {
 	for _, key := range []string{
 		"offsets.topic.replication.factor", "transaction.state.log.replication.factor", "transaction.state.log.min.isr",
 		"share.coordinator.state.topic.replication.factor", "share.coordinator.state.topic.min.isr",
+		"rlmm.config.remote.log.metadata.topic.replication.factor", "rlmm.config.remote.log.metadata.topic.min.isr",
 	} {
 		s.SetDefault(key, "1", allDefault)
 	}
+	completeStore(s, f.Dir)
 	if _, ok := s.Get("admin.listeners"); !ok {
 		s.Set("admin.listeners", freeAdminAddress(), allDefault)
 	}
 	return s.Check()
+}
+
+// completeStore lets closed segments go into a folder of their own, where tiered storage is on and no store is named.
+func completeStore(s *config.Settings, dir string) {
+	if !s.Node().Bool("remote.log.storage.system.enable") {
+		return
+	}
+	s.SetDefault("remote.log.storage.manager.class.name", "dir", allDefault)
+	if node := s.Node(); node.String("remote.log.storage.manager.class.name") == "dir" {
+		s.SetDefault(node.String("remote.log.storage.manager.impl.prefix")+"dir.path", filepath.Join(dir, "remote"), allDefault)
+	}
 }
 
 // adminAddress is where the admin port of `chancery all` is, unless it is set or taken.

@@ -11,6 +11,7 @@ import (
 	"chancery/services/clients/controllerclient"
 	"chancery/services/clients/coordinatorclient"
 	"chancery/services/clients/storageclient"
+	"chancery/services/clients/tieringclient"
 	"chancery/services/config"
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
@@ -109,7 +110,7 @@ func (p *parts) memberEpoch() int64 {
 	return p.storage.BrokerEpoch()
 }
 
-// buildClients makes the ways to storage nodes and coordinators.
+// buildClients makes the ways to storage nodes, coordinators and tiering instances.
 func buildClients(p *parts) (lifecycle.Service, error) {
 	images := images{p.follower}
 	p.nodes = storageclient.New(storageclient.Config{
@@ -119,11 +120,13 @@ func buildClients(p *parts) (lifecycle.Service, error) {
 		},
 	})
 	p.coordinators = coordinatorclient.New(coordinatorclient.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
+	p.tiers = tieringclient.New(tieringclient.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
 	p.follower.Subscribe(metadata.PublisherFunc(func(_ context.Context, _ *metadata.Delta, image *metadata.Image) {
 		p.nodes.Update(image)
 		p.coordinators.Update(image)
+		p.tiers.Update(image)
 	}))
-	return closer(func() error { return errors.Join(p.coordinators.Close(), p.nodes.Close()) }), nil
+	return closer(func() error { return errors.Join(p.tiers.Close(), p.coordinators.Close(), p.nodes.Close()) }), nil
 }
 
 // images is the follower as those see it who only read images.
@@ -235,13 +238,24 @@ func buildTiering(p *parts) (lifecycle.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tiering.New(tiering.Config{
-		NodeID:    p.id,
-		ClusterID: p.node.String("cluster.id"),
-		Rack:      p.node.String("broker.rack"),
-		Endpoints: []metadata.Endpoint{endpoint},
-		Version:   p.version,
-	}, tiering.Deps{Metadata: p.follower, Controller: p.controllers, Meter: p.metrics.Meter("tiering"), Logger: p.logger})
+	t, err := tiering.New(tiering.Config{
+		NodeID:     p.id,
+		ClusterID:  p.node.String("cluster.id"),
+		Rack:       p.node.String("broker.rack"),
+		Endpoints:  []metadata.Endpoint{endpoint},
+		Version:    p.version,
+		Properties: p.settings.Map(),
+	}, tiering.Deps{
+		Metadata: p.follower, Controller: p.controllers, Nodes: p.nodes.Node, Meter: p.metrics.Meter("tiering"), Logger: p.logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.Register(p.registrar(localTiering))
+	if p.inOneProcess() {
+		p.tiers.AddLocal(p.id, p.local.Channel(localTiering))
+	}
+	return t, nil
 }
 
 // grpcEndpoint is how a member registers the address that other services dial.
@@ -258,6 +272,7 @@ func buildGateway(p *parts) (lifecycle.Service, error) {
 		Storage:     p.nodes.Node,
 		Controller:  p.controllers,
 		Coordinator: p.coordinators,
+		Tiering:     p.tiers,
 		NewMember: func(c controllerclient.MemberConfig) lifecycle.Service {
 			return controllerclient.NewMember(p.controllers, c)
 		},

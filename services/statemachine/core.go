@@ -138,11 +138,14 @@ func (c *core[C, R, A]) enqueue(now time.Time, records []R, split bool) {
 		}
 		b := c.openBatch(now, room, c.frameOf(r))
 		before := b.builder.Size()
-		var value []byte
+		var key, value []byte
+		if s.value > s.key {
+			key = c.scratch[s.key:s.value] // records of a machine without keys have none, rather than an empty one
+		}
 		if s.hasValue {
 			value = c.scratch[s.value:s.end]
 		}
-		b.builder.Append(now.UnixMilli(), c.scratch[s.key:s.value], value)
+		b.builder.Append(now.UnixMilli(), key, value)
 		b.records = append(b.records, r)
 		c.queuedBytes += b.builder.Size() - before
 	}

@@ -24,6 +24,7 @@ func (f *fetching) ask(ctx context.Context, wait time.Duration) {
 		f.askSeveral(ctx, wait, minBytes, maxBytes)
 	}
 	f.followPreferred(ctx, maxBytes)
+	f.readTier(ctx, maxBytes)
 }
 
 // askOne fetches from one node on this goroutine.
@@ -100,7 +101,7 @@ func (f *fetching) enough(minBytes int32) bool {
 		if f.places[i].unknown {
 			continue
 		}
-		if res.Error != errcode.None || res.Diverging != storage.NoDivergence || res.PreferredReadReplica >= 0 {
+		if res.Error != errcode.None || res.Diverging != storage.NoDivergence || res.PreferredReadReplica >= 0 || res.Tiered {
 			return true
 		}
 		bytes += res.Records.Len()

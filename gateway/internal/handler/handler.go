@@ -11,6 +11,7 @@ import (
 	"chancery/gateway/internal/session"
 	"chancery/gateway/internal/wire"
 	commonv1 "chancery/proto/common/v1"
+	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/configdef"
 	"chancery/services/metadata"
 	"chancery/services/storage"
@@ -127,6 +128,12 @@ type Coordinator interface {
 	HandleAll(ctx context.Context, kind metadata.ShardKind, e *commonv1.Envelope) ([]*commonv1.EnvelopeReply, error)
 }
 
+// Tiering takes reads to the tiering instances that own the partitions' remote segments; *tieringclient.Client is one.
+type Tiering interface {
+	Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error)
+	FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error)
+}
+
 // Config is what handlers need to know of the gateway's settings.
 type Config struct {
 	// Node is the gateway's configuration by Kafka's names; what topics and groups have by default comes from it too.
@@ -139,6 +146,10 @@ type Config struct {
 	MaxRequestPartitionSizeLimit int32
 	// RequestTimeout bounds requests to other services that carry no time-out of their own (request.timeout.ms).
 	RequestTimeout time.Duration
+	// RemoteFetchMaxWait bounds how long a fetch waits for the remote tier (remote.fetch.max.wait.ms), RemoteListOffsetsTimeout
+	// how long a look-up by time does (remote.list.offsets.request.timeout.ms).
+	RemoteFetchMaxWait       time.Duration
+	RemoteListOffsetsTimeout time.Duration
 }
 
 // NewConfig takes the settings out of a configuration.
@@ -149,6 +160,8 @@ func NewConfig(node *configdef.Node) Config {
 		FetchMaxBytes:                int32(node.Int("fetch.max.bytes")),
 		MaxRequestPartitionSizeLimit: int32(node.Int("max.request.partition.size.limit")),
 		RequestTimeout:               node.Duration("request.timeout.ms"),
+		RemoteFetchMaxWait:           node.Duration("remote.fetch.max.wait.ms"),
+		RemoteListOffsetsTimeout:     node.Duration("remote.list.offsets.request.timeout.ms"),
 	}
 }
 
@@ -162,6 +175,7 @@ type Deps struct {
 	Storage     func(nodeID int32) (storage.Node, error)
 	Controller  Controller
 	Coordinator Coordinator
+	Tiering     Tiering
 	// Addresses gives each node the address of a gateway.
 	Addresses *routing.Addresses
 	Sessions  *session.Cache

@@ -2,10 +2,13 @@ package handler
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	storagev1 "chancery/proto/storage/v1"
+	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/storage"
 )
@@ -43,7 +46,42 @@ func (h *Handlers) listOffsets(ctx context.Context, r *Request, req *kmsg.ListOf
 		}
 		return nil
 	})
+	h.searchTier(ctx, r, req, asked)
 	return asked.response(req.Version), nil
+}
+
+// searchTier looks for records by time in the remote part of logs: what is found there comes before what the leader has found
+// in its local part.
+func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOffsetsRequest, asked *listOffsetsCalls) {
+	timeout := h.config.RemoteListOffsetsTimeout
+	if req.Version >= 10 && req.TimeoutMillis > 0 {
+		timeout = time.Duration(req.TimeoutMillis) * time.Millisecond
+	}
+	began := h.Now()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, res := range asked.results {
+		if !res.GetSearchTier() || asked.calls[i].code != errcode.None && asked.calls[i].code != errcode.OffsetNotAvailable {
+			continue
+		}
+		wg.Go(func() {
+			found, err := h.Tiering.FindOffset(ctx, &tieringv1.FindOffsetRequest{
+				TopicId: res.GetTopicId(), Partition: res.GetPartition(), TimestampMs: asked.requests[i].Timestamp, LeaderEpoch: res.GetCurrentLeaderEpoch(),
+				LogStartOffset: res.GetLogStartOffset(), LocalLogStartOffset: res.GetLocalLogStartOffset(),
+			})
+			switch {
+			case err != nil:
+				h.Logger.Warn("cannot search the remote tier", "topic", asked.calls[i].topic, "partition", asked.calls[i].partition, "error", err)
+				asked.calls[i].answer(errcode.Of(err))
+			case found.GetFound():
+				res.Offset, res.Timestamp, res.LeaderEpoch = found.GetOffset(), found.GetTimestampMs(), found.GetLeaderEpoch()
+				asked.calls[i].answer(errcode.None)
+			}
+		})
+	}
+	wg.Wait()
+	r.Waited += h.Now().Sub(began)
 }
 
 // listOffsetsCalls are the partitions of a request, each once, in its order.

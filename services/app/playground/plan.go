@@ -174,6 +174,9 @@ func sharedProperties(c Config, controllers []processPlan) map[string]string {
 		"transaction.state.log.min.isr":                    minISR,
 		"share.coordinator.state.topic.replication.factor": replicas,
 		"share.coordinator.state.topic.min.isr":            minISR,
+
+		"rlmm.config.remote.log.metadata.topic.replication.factor": replicas,
+		"rlmm.config.remote.log.metadata.topic.min.isr":            minISR,
 	} {
 		if _, ok := c.Properties[key]; !ok {
 			shared[key] = value

@@ -1,0 +1,104 @@
+package handler
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/mem"
+
+	tieringv1 "chancery/proto/tiering/v1"
+	"chancery/services/kafka/errcode"
+	"chancery/services/storage"
+)
+
+// Partitions whose offset is below the local log are read from the remote tier, all beside each other, for at most
+// remote.fetch.max.wait.ms. What has not come by then is answered as empty, without an error: what was asked for is still
+// being read into the cache, where the client's next fetch finds it.
+
+// readTier reads the partitions that the nodes have marked.
+func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
+	var cold []int
+	left := int(maxBytes)
+	for i := range f.results {
+		res := &f.results[i]
+		if res.Tiered && res.Error == errcode.None {
+			cold = append(cold, i)
+		}
+		left -= res.Records.Len()
+	}
+	if len(cold) == 0 {
+		return
+	}
+	// As for local reads, something is given even if it is more than was asked for, but only once.
+	first := left == int(maxBytes)
+	share := int32(max(left, 0) / len(cold))
+	ctx, cancel := context.WithTimeout(ctx, f.h.config.RemoteFetchMaxWait)
+	defer cancel()
+	var wg sync.WaitGroup
+	for n, i := range cold {
+		size := min(max(share, 1), f.reads[i].MaxBytes)
+		if left <= 0 && n > 0 {
+			break
+		}
+		read := func() { f.readCold(ctx, i, size, first && n == 0) }
+		if len(cold) == 1 {
+			read()
+			return
+		}
+		wg.Go(read)
+	}
+	wg.Wait()
+}
+
+// readCold reads one partition.
+func (f *fetching) readCold(ctx context.Context, i int, maxBytes int32, minOne bool) {
+	res, read := &f.results[i], &f.reads[i]
+	id := f.places[i].topicID
+	local := res.AbortedTransactions
+	res.AbortedTransactions = nil
+	got, err := f.h.Tiering.Read(ctx, &tieringv1.ReadRequest{
+		TopicId: id[:], Partition: read.Partition, FetchOffset: read.FetchOffset, Epoch: res.TieredEpoch, MaxBytes: maxBytes, MinOne: minOne,
+		ReadCommitted: f.q.isolation == storage.ReadCommitted,
+	})
+	if err != nil {
+		f.coldFailed(ctx, i, err)
+		return
+	}
+	if len(got.GetRecords()) > 0 {
+		res.Records = storage.Records{Buffers: mem.BufferSlice{mem.SliceBuffer(got.GetRecords())}}
+	}
+	if f.q.isolation == storage.ReadCommitted {
+		res.AbortedTransactions = mergeAborted(got, local)
+	}
+}
+
+// mergeAborted puts the transactions that ended in the remote part, and those that ended in the local one, together, as far as
+// they began before the records' end.
+func mergeAborted(got *tieringv1.ReadResponse, local []storage.AbortedTransaction) []storage.AbortedTransaction {
+	var out []storage.AbortedTransaction
+	for _, a := range got.GetAbortedTransactions() {
+		out = append(out, storage.AbortedTransaction{ProducerID: a.GetProducerId(), FirstOffset: a.GetFirstOffset()})
+	}
+	for _, a := range local {
+		if a.FirstOffset < got.GetEndOffset() && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// coldFailed answers a partition that could not be read. Time that is over, and an owner that is not there, are no errors.
+func (f *fetching) coldFailed(ctx context.Context, i int, err error) {
+	res := &f.results[i]
+	switch code := errcode.Of(err); {
+	case code == errcode.OffsetOutOfRange:
+		*res = failedResult(code)
+	case ctx.Err() != nil, code == errcode.RequestTimedOut:
+		f.h.Logger.Debug("a read from the remote tier takes longer", "partition", f.reads[i].Partition, "error", err)
+	default:
+		f.h.Logger.Warn("cannot read from the remote tier", "topic_id", f.places[i].topicID, "partition", f.reads[i].Partition,
+			"offset", f.reads[i].FetchOffset, "error", err)
+		*res = failedResult(errcode.KafkaStorageError)
+	}
+}

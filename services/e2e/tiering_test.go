@@ -1,0 +1,172 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"chancery/services/testkit"
+)
+
+// tieringOn switches tiered storage on, with passes that come quickly.
+var tieringOn = map[string]string{
+	"remote.log.storage.system.enable":                     "true",
+	"remote.log.manager.task.interval.ms":                  "200",
+	"rlmm.config.remote.log.metadata.topic.num.partitions": "8",
+	"rlmm.config.remote.log.metadata.topic.min.isr":        "1",
+	"log.flush.start.offset.checkpoint.interval.ms":        "1000",
+	"remote.log.manager.task.retry.backoff.max.ms":         "500",
+	"rlmm.config.remote.log.metadata.topic.retention.ms":   "-1",
+}
+
+func set(value string) *string { return &value }
+
+// tieredTopic makes a topic whose closed segments of 1 MiB leave the storage nodes as soon as they are remote.
+func tieredTopic(t *testing.T, bootstrap []string, name string, partitions int32, replicas int16, more map[string]*string) {
+	t.Helper()
+	configs := map[string]*string{
+		"remote.storage.enable": set("true"), "local.retention.ms": set("1000"), "segment.bytes": set("1048576"), "file.delete.delay.ms": set("1000"),
+	}
+	for k, v := range more {
+		configs[k] = v
+	}
+	createTopics(t.Context(), t, admin(t, bootstrap), partitions, replicas, configs, name)
+}
+
+// tieredValue is the value of the record at an offset: 1 KiB.
+func tieredValue(offset int64) []byte {
+	return bytes.Repeat(fmt.Appendf(nil, "%015d|", offset), 64)
+}
+
+// fill writes records in batches of 50, so that offsets and values go together.
+func fill(t *testing.T, bootstrap []string, topic string, partition int32, from, to int64) {
+	t.Helper()
+	cl := newClient(t, bootstrap, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	for at := from; at < to; {
+		var records []*kgo.Record
+		for ; at < to && len(records) < 50; at++ {
+			records = append(records, &kgo.Record{Topic: topic, Partition: partition, Value: tieredValue(at)})
+		}
+		if err := cl.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if last := records[len(records)-1]; last.Offset != at-1 {
+			t.Fatalf("record %d is at offset %d", at-1, last.Offset)
+		}
+	}
+}
+
+// The special positions of ListOffsets.
+const (
+	latest          = -1
+	earliest        = -2
+	earliestLocal   = -4
+	latestTiered    = -5
+	earliestPending = -6
+)
+
+// offsetAt asks for a special position, or a time.
+func offsetAt(t *testing.T, bootstrap []string, topic string, partition int32, at int64) int64 {
+	t.Helper()
+	offset, err := tryOffsetAt(t.Context(), newClient(t, bootstrap), topic, partition, at)
+	if err != nil {
+		t.Fatalf("offset at %d of %s-%d: %v", at, topic, partition, err)
+	}
+	return offset
+}
+
+func tryOffsetAt(ctx context.Context, cl *kgo.Client, topic string, partition int32, at int64) (int64, error) {
+	rp := kmsg.NewListOffsetsRequestTopicPartition()
+	rp.Partition, rp.CurrentLeaderEpoch, rp.Timestamp = partition, -1, at
+	rt := kmsg.NewListOffsetsRequestTopic()
+	rt.Topic, rt.Partitions = topic, []kmsg.ListOffsetsRequestTopicPartition{rp}
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID, req.Topics = -1, []kmsg.ListOffsetsRequestTopic{rt}
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return 0, err
+	}
+	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+		return 0, fmt.Errorf("an answer for %d topics", len(resp.Topics))
+	}
+	p := resp.Topics[0].Partitions[0]
+	return p.Offset, kerr.ErrorForCode(p.ErrorCode)
+}
+
+// awaitOffset waits until a special position is at least at an offset.
+func awaitOffset(t *testing.T, bootstrap []string, topic string, partition int32, at, least int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	cl := newClient(t, bootstrap)
+	await(ctx, t, fmt.Sprintf("position %d of %s-%d to be %d", at, topic, partition, least), func() (bool, error) {
+		offset, err := tryOffsetAt(ctx, cl, topic, partition, at)
+		return offset >= least && err == nil, err
+	})
+}
+
+// readFrom reads the records from one offset up to another and compares each byte.
+func readFrom(t *testing.T, bootstrap []string, topic string, partition int32, from, to int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	cl := newClient(t, bootstrap, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().At(from)}}))
+	defer cl.Close()
+	for at := from; at < to; {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatalf("at offset %d: %v", at, err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			if r.Offset != at || !bytes.Equal(r.Value, tieredValue(at)) {
+				t.Fatalf("offset %d: got offset %d, value %.20q", at, r.Offset, r.Value)
+			}
+			at++
+		})
+	}
+}
+
+// remoteObjects are the files of a store that is a directory.
+func remoteObjects(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".seg") {
+			out = append(out, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestTieredTopic is the life of a tiered topic in one process: segments become remote, leave the disk, are read back byte for
+// byte, expire, and are gone with the topic.
+func TestTieredTopic(t *testing.T) {
+	a := testkit.StartAll(t, testkit.AllOptions{Properties: tieringOn})
+	b := []string{a.Bootstrap}
+	const topic = "tiered.topic_1"
+	tieredTopic(t, b, topic, 1, 1, nil)
+	fill(t, b, topic, 0, 0, 3200)
+	awaitOffset(t, b, topic, 0, latestTiered, 2900)
+	awaitOffset(t, b, topic, 0, earliestLocal, 2900)
+	if start := offsetAt(t, b, topic, 0, earliest); start != 0 {
+		t.Fatalf("the log begins at %d", start)
+	}
+	if n := len(remoteObjects(t, a.Dir())); n < 3 {
+		t.Fatalf("%d objects", n)
+	}
+	readFrom(t, b, topic, 0, 0, 3200)
+	readFrom(t, b, topic, 0, 1234, 3200)
+}

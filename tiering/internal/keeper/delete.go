@@ -1,0 +1,105 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"chancery/services/kafka/remotelog"
+	"chancery/services/objectstore"
+	"chancery/tiering/internal/remotestate"
+)
+
+// maxDelete is how many segments are deleted at a time: as many as S3 takes with one request.
+const maxDelete = 1000
+
+// deleteStarted deletes the segments whose deletion has begun, when those who may still be reading them have had
+// file.delete.delay.ms, and ends copies that were given up.
+func (p *Pass) deleteStarted(ctx context.Context, lag *Lag) error {
+	now := p.Env.Now()
+	grace := time.Duration(p.Config.FileDeleteDelayMs) * time.Millisecond
+	var due []remotestate.Entry
+	lag.DeleteSegments, lag.DeleteBytes = 0, 0
+	for _, e := range p.view.Segments {
+		age := now.Sub(time.UnixMilli(e.EventTimestampMs))
+		switch {
+		case e.State == remotelog.CopyStarted && age >= p.Env.CopyDeadline:
+			// Passes of this owner come one after the other: nobody here is copying it.
+			if err := p.update(ctx, e.ID, remotelog.DeleteStarted, nil); err != nil {
+				return err
+			}
+			p.Env.Logger.Info("a copy that was never finished is deleted", "partition", p.name(), "segment", e.ID)
+			due = append(due, e)
+		case e.State == remotelog.DeleteStarted:
+			lag.DeleteSegments++
+			lag.DeleteBytes += int64(e.SizeBytes)
+			if age >= grace {
+				due = append(due, e)
+			}
+		}
+	}
+	return p.deleteNow(ctx, due)
+}
+
+// deleteNow deletes segments in the store and then says so. Those that cannot be deleted are left for the next pass.
+func (p *Pass) deleteNow(ctx context.Context, due []remotestate.Entry) error {
+	var failed []error
+	for len(due) > 0 {
+		n := min(len(due), maxDelete)
+		list := make([]*objectstore.SegmentMetadata, n)
+		for i := range n {
+			list[i] = SegmentMetadata(&due[i])
+		}
+		p.Env.Forget(list...)
+		p.Env.Metrics.Deletes.Add(int64(n))
+		errs := p.Env.Store.DeleteLogSegmentData(ctx, list)
+		for i := range n {
+			if errs != nil && errs[i] != nil {
+				p.Env.Metrics.DeleteErrors.Add(1)
+				failed = append(failed, fmt.Errorf("delete segment %s of %s: %w", list[i].ID, p.name(), errs[i]))
+				continue
+			}
+			if err := p.update(ctx, list[i].ID, remotelog.DeleteFinished, nil); err != nil {
+				return errors.Join(append(failed, err)...)
+			}
+		}
+		due = due[n:]
+	}
+	return errors.Join(failed...)
+}
+
+// Remove deletes everything remote of a partition that is gone, or not tiered any more. Broken off, it goes on where it was.
+func (p *Pass) Remove(ctx context.Context) error {
+	var err error
+	if p.view, err = p.Metadata.View(ctx, p.Partition); err != nil || p.view == nil {
+		return err
+	}
+	begin := remotelog.PartitionMarked
+	if p.view.Deleting {
+		begin = p.view.Delete + 1
+	}
+	for state := begin; state <= remotelog.PartitionStarted; state++ {
+		if err := p.mark(ctx, state); err != nil {
+			return err
+		}
+	}
+	for _, e := range p.view.Segments {
+		if e.State != remotelog.DeleteStarted {
+			if err := p.update(ctx, e.ID, remotelog.DeleteStarted, nil); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.deleteNow(ctx, p.view.Segments); err != nil {
+		return err
+	}
+	p.Env.Logger.Info("everything remote of a partition is deleted", "partition", p.name(), "topic_id", p.Partition.TopicID, "segments", len(p.view.Segments))
+	return p.mark(ctx, remotelog.PartitionFinished)
+}
+
+func (p *Pass) mark(ctx context.Context, state remotelog.DeleteState) error {
+	return p.Metadata.Write(ctx, &remotelog.PartitionDelete{
+		Topic: p.Topic, Partition: p.Partition, BrokerID: p.Env.BrokerID, EventTimestampMs: p.Env.Now().UnixMilli(), State: state,
+	})
+}

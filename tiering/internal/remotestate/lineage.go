@@ -1,0 +1,147 @@
+package remotestate
+
+import (
+	"sort"
+
+	"chancery/services/kafka/remotelog"
+)
+
+// Log is what a leader says about its log.
+type Log struct {
+	// Epochs are the leader epochs from the log's start on.
+	Epochs []remotelog.EpochStart
+	// Start and LocalStart are where the log begins, and where its local part does; End is where it ends.
+	Start, LocalStart, End int64
+}
+
+// Span is a remote segment that belongs to a log's history, with the offsets that are read from it: those that no earlier
+// segment has.
+type Span struct {
+	Entry
+	First, Last int64
+}
+
+// Lineage is the remote part of a log: spans that follow each other from the log's start on.
+type Lineage struct {
+	Spans []Span
+	// End is the offset after the last record of the remote part; the log's start when there is none.
+	End int64
+}
+
+// RemoteEnd is End as storage nodes are told it: 0 for none.
+func (l *Lineage) RemoteEnd() int64 {
+	if len(l.Spans) == 0 {
+		return 0
+	}
+	return l.End
+}
+
+// Find is the place of the span that holds an offset, or of the first after it; the number of spans when there is none.
+func (l *Lineage) Find(offset int64) int {
+	return sort.Search(len(l.Spans), func(i int) bool { return l.Spans[i].Last >= offset })
+}
+
+// LineageOf finds the remote part of a log among all segments of its partition, which are in the order of their start
+// offsets.
+//
+// The spans have no gap that the local log could fill: what is behind one has still to be copied once more. A gap before the
+// local log cannot be filled any more, and is passed over.
+func LineageOf(segments []Entry, log *Log) Lineage {
+	l := Lineage{End: log.Start}
+	for _, e := range segments {
+		if e.State != remotelog.CopyFinished || e.EndOffset < l.End || !log.Holds(e.Segment) {
+			continue
+		}
+		if e.StartOffset > l.End && e.StartOffset > log.LocalStart {
+			break
+		}
+		l.Spans = append(l.Spans, Span{Entry: e, First: max(e.StartOffset, l.End), Last: e.EndOffset})
+		l.End = e.EndOffset + 1
+	}
+	return l
+}
+
+// Holds says whether every record of a segment, from the log's start on, is in the log's history: it was written in an epoch
+// that the log has, at an offset that belongs to that epoch there.
+func (log *Log) Holds(s *remotelog.Segment) bool {
+	if s.EndOffset >= log.End || s.EndOffset < log.Start || len(s.LeaderEpochs) == 0 {
+		return false
+	}
+	for i, e := range s.LeaderEpochs {
+		first, last := max(e.StartOffset, s.StartOffset, log.Start), s.EndOffset
+		if i+1 < len(s.LeaderEpochs) {
+			last = min(last, s.LeaderEpochs[i+1].StartOffset-1)
+		}
+		if first <= last && !log.holdsRange(e.Epoch, first, last) {
+			return false
+		}
+	}
+	return true
+}
+
+func (log *Log) holdsRange(epoch int32, first, last int64) bool {
+	i := sort.Search(len(log.Epochs), func(i int) bool { return log.Epochs[i].Epoch >= epoch })
+	if i == len(log.Epochs) || log.Epochs[i].Epoch != epoch || log.Epochs[i].StartOffset > first {
+		return false
+	}
+	return i+1 == len(log.Epochs) || log.Epochs[i+1].StartOffset > last
+}
+
+// Limits are how long and how much of a log is kept over both tiers; -1 for no limit.
+type Limits struct{ Ms, Bytes int64 }
+
+// Expired is what retention takes away.
+type Expired struct {
+	// LogStart is where the log begins then; the leader is to be told before anything is deleted.
+	LogStart int64
+	// Segments are those that go.
+	Segments []Entry
+	// Bytes is their size.
+	Bytes int64
+}
+
+// Expire finds the segments that no reader needs any more: those that are too old or too much, of the log's history from its
+// start on, and those of any history that lie before the log's start or have grown too old. localBytes is the size of what
+// is in the local log only.
+func Expire(segments []Entry, lineage *Lineage, log *Log, limits Limits, localBytes, nowMs int64) Expired {
+	out := Expired{LogStart: log.Start}
+	excess := int64(-1)
+	if limits.Bytes >= 0 {
+		excess = localBytes - limits.Bytes
+		for i := range lineage.Spans {
+			excess += int64(lineage.Spans[i].SizeBytes)
+		}
+	}
+	tooOld := func(e *Entry) bool { return limits.Ms >= 0 && nowMs-e.time() > limits.Ms }
+	kept := map[*remotelog.Segment]bool{}
+	for i := range lineage.Spans {
+		s := &lineage.Spans[i]
+		tooMuch := excess >= int64(s.SizeBytes) && excess > 0
+		if !tooMuch && !tooOld(&s.Entry) {
+			for _, rest := range lineage.Spans[i:] {
+				kept[rest.Segment] = true
+			}
+			break
+		}
+		excess -= int64(s.SizeBytes)
+		out.LogStart = s.Last + 1
+	}
+	for _, e := range segments {
+		if e.State != remotelog.CopyFinished || kept[e.Segment] {
+			continue
+		}
+		if e.EndOffset < out.LogStart || !log.Holds(e.Segment) && tooOld(&e) {
+			out.Segments = append(out.Segments, e)
+			out.Bytes += int64(e.SizeBytes)
+		}
+	}
+	return out
+}
+
+// time is the age that counts: of the newest record, or of the copy where no record has a timestamp.
+func (e *Entry) time() int64 {
+	if e.MaxTimestampMs >= 0 {
+		return e.MaxTimestampMs
+	}
+	return e.Segment.EventTimestampMs
+}

@@ -1,0 +1,246 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	tieringv1 "chancery/proto/tiering/v1"
+	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/remotelog"
+	"chancery/services/kafka/uuid"
+	"chancery/services/objectstore"
+	"chancery/services/objectstore/coldread"
+	"chancery/tiering/internal/keeper"
+	"chancery/tiering/internal/remotestate"
+)
+
+// reads is what cold reads need.
+type reads struct {
+	// places has one for each read under way (remote.log.reader.threads), waiting counts those that want one.
+	places  chan struct{}
+	waiting atomic.Int64
+
+	requests, bytes, errors atomic.Int64
+
+	mu sync.Mutex
+	// logs are the leaders' logs as the last passes or reads have learned them.
+	logs map[remotelog.Partition]*history
+}
+
+// history is a partition's remote part in a leader's history. It is immutable.
+type history struct {
+	log   remotestate.Log
+	epoch int32
+	// view is what segments was made of.
+	view     *remotestate.View
+	segments []coldread.Segment
+}
+
+// learn keeps what a leader has said of its log.
+func (r *reads) learn(p remotelog.Partition, log remotestate.Log, epoch int32) *history {
+	h := &history{log: log, epoch: epoch}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.logs == nil {
+		r.logs = map[remotelog.Partition]*history{}
+	}
+	r.logs[p] = h
+	return h
+}
+
+func (r *reads) known(p remotelog.Partition) *history {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.logs[p]
+}
+
+// of gives the history with the segments of a view.
+func (r *reads) of(p remotelog.Partition, h *history, view *remotestate.View) *history {
+	if h.view == view {
+		return h
+	}
+	next := &history{log: h.log, epoch: h.epoch, view: view}
+	line := remotestate.LineageOf(view.Segments, &h.log)
+	for i := range line.Spans {
+		s := &line.Spans[i]
+		next.segments = append(next.segments, coldread.Segment{SegmentMetadata: keeper.SegmentMetadata(&s.Entry), FirstOffset: s.First, LastOffset: s.Last})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.logs[p] == h {
+		r.logs[p] = next
+	}
+	return next
+}
+
+// holds says whether an offset is in the history's segments, in the epoch that the reader's leader has there.
+func (h *history) holds(offset int64, epoch int32) bool {
+	for _, s := range h.segments {
+		if offset >= s.FirstOffset && offset <= s.LastOffset {
+			return epoch < 0 || epochAt(s.LeaderEpochs, offset) == epoch
+		}
+	}
+	return false
+}
+
+func epochAt(epochs []objectstore.EpochStart, offset int64) int32 {
+	epoch := int32(-1)
+	for _, e := range epochs {
+		if e.StartOffset <= offset {
+			epoch = e.Epoch
+		}
+	}
+	return epoch
+}
+
+// service is the gRPC side of a Server.
+type service struct {
+	tieringv1.UnimplementedTieringServer
+	s *Server
+}
+
+// history finds the remote part of a partition, and asks the leader anew where what is known does not fit.
+func (s *Server) history(ctx context.Context, o *ownedShard, p remotelog.Partition, leaderEpoch int32, fits func(*history) bool) (*history, error) {
+	view, err := o.View(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	if view == nil {
+		view = &remotestate.View{Partition: p}
+	}
+	h := s.reads.known(p)
+	if h != nil && h.epoch >= leaderEpoch {
+		if h = s.reads.of(p, h, view); fits(h) {
+			return h, nil
+		}
+	}
+	log, epoch, err := s.lookup(ctx, p)
+	if err != nil {
+		return nil, errcode.LeaderNotAvailable.Wrap(err)
+	}
+	return s.reads.of(p, s.reads.learn(p, log, epoch), view), nil
+}
+
+// begin finds the shard of a request and takes a place for it.
+func (s *Server) begin(ctx context.Context, topicID []byte, partition int32, metadataOffset int64) (*ownedShard, remotelog.Partition, error) {
+	id, ok := uuid.FromBytes(topicID)
+	if !ok {
+		return nil, remotelog.Partition{}, errcode.InvalidRequest.Errorf("a topic id has 16 bytes")
+	}
+	if !s.settings.enabled {
+		return nil, remotelog.Partition{}, errcode.NotCoordinator.Errorf("remote.log.storage.system.enable is not set here")
+	}
+	if s.deps.Metadata.Image().Offset() < metadataOffset {
+		if err := s.deps.Metadata.Await(ctx, metadataOffset); err != nil {
+			return nil, remotelog.Partition{}, err
+		}
+	}
+	p := remotelog.Partition{TopicID: id, Partition: partition}
+	o, err := s.find(p)
+	if err != nil {
+		return nil, p, err
+	}
+	if s.reads.waiting.Add(1) > int64(s.settings.pending) {
+		s.reads.waiting.Add(-1)
+		return nil, p, errcode.ThrottlingQuotaExceeded.Errorf("remote.log.reader.max.pending.tasks reads wait already")
+	}
+	defer s.reads.waiting.Add(-1)
+	select {
+	case s.reads.places <- struct{}{}:
+		return o, p, nil
+	case <-ctx.Done():
+		return nil, p, ctx.Err()
+	}
+}
+
+// Read is part of the Tiering service.
+func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+	s := g.s
+	o, p, err := s.begin(ctx, req.GetTopicId(), req.GetPartition(), req.GetMetadataOffset())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { <-s.reads.places }()
+	s.reads.requests.Add(1)
+	resp, err := s.read(ctx, o, p, req)
+	switch {
+	case err == nil:
+		s.reads.bytes.Add(int64(len(resp.GetRecords())))
+	case ctx.Err() == nil && errcode.Of(err) != errcode.OffsetOutOfRange:
+		s.reads.errors.Add(1)
+	}
+	return resp, err
+}
+
+func (s *Server) read(ctx context.Context, o *ownedShard, p remotelog.Partition, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+	h, err := s.history(ctx, o, p, -1, func(h *history) bool { return h.holds(req.GetFetchOffset(), req.GetEpoch()) })
+	if err != nil {
+		return nil, err
+	}
+	if !h.holds(req.GetFetchOffset(), req.GetEpoch()) {
+		return nil, errcode.OffsetOutOfRange.Errorf("The remote tier has no record at offset %d of epoch %d.", req.GetFetchOffset(), req.GetEpoch())
+	}
+	got, err := s.reader.Read(ctx, coldread.ReadRequest{
+		Segments: h.segments, Offset: req.GetFetchOffset(), MaxBytes: int(req.GetMaxBytes()), MinOneBatch: req.GetMinOne(), ReadCommitted: req.GetReadCommitted(),
+	})
+	if err != nil {
+		return nil, s.readFailed(ctx, o, p, req.GetFetchOffset(), err)
+	}
+	defer got.Records.Release()
+	data, err := got.Records.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("cached records: %w", err)
+	}
+	resp := &tieringv1.ReadResponse{Records: data, EndOffset: got.NextOffset}
+	for _, a := range got.AbortedTransactions {
+		resp.AbortedTransactions = append(resp.AbortedTransactions, &tieringv1.AbortedTransaction{ProducerId: a.ProducerID, FirstOffset: a.FirstOffset})
+	}
+	return resp, nil
+}
+
+// readFailed tells a segment that has expired meanwhile from one that should be there.
+func (s *Server) readFailed(ctx context.Context, o *ownedShard, p remotelog.Partition, offset int64, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	if errors.Is(err, objectstore.ErrNotFound) {
+		h, again := s.history(ctx, o, p, -1, func(*history) bool { return false })
+		if again == nil && !h.holds(offset, -1) {
+			return errcode.OffsetOutOfRange.Wrap(err)
+		}
+	}
+	s.deps.Logger.Warn("cannot read from the remote tier", "topic_id", p.TopicID, "partition", p.Partition, "offset", offset, "error", err)
+	return errcode.KafkaStorageError.Wrap(err)
+}
+
+// FindOffset is part of the Tiering service.
+func (g service) FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error) {
+	s := g.s
+	o, p, err := s.begin(ctx, req.GetTopicId(), req.GetPartition(), req.GetMetadataOffset())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { <-s.reads.places }()
+	h, err := s.history(ctx, o, p, req.GetLeaderEpoch(), func(h *history) bool {
+		n := len(h.segments)
+		return n > 0 && h.segments[n-1].LastOffset+1 >= req.GetLocalLogStartOffset()
+	})
+	if err != nil {
+		return nil, err
+	}
+	segments := h.segments
+	for len(segments) > 0 && segments[len(segments)-1].FirstOffset >= req.GetLocalLogStartOffset() {
+		segments = segments[:len(segments)-1]
+	}
+	found, ok, err := s.reader.OffsetForTimestamp(ctx, segments, req.GetTimestampMs(), req.GetLogStartOffset())
+	if err != nil {
+		return nil, s.readFailed(ctx, o, p, req.GetLogStartOffset(), err)
+	}
+	if !ok || found.Offset >= req.GetLocalLogStartOffset() {
+		return &tieringv1.FindOffsetResponse{}, nil
+	}
+	return &tieringv1.FindOffsetResponse{Found: true, Offset: found.Offset, TimestampMs: found.TimestampMs, LeaderEpoch: found.LeaderEpoch}, nil
+}

@@ -1,0 +1,274 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"chancery/services/kafka/configdef"
+	"chancery/services/kafka/remotelog"
+	"chancery/services/metadata"
+	"chancery/services/storage"
+	"chancery/tiering/internal/keeper"
+	"chancery/tiering/internal/remotestate"
+)
+
+// task is the passes over one partition, one after the other. The server's mutex guards it, but for lag while a pass runs.
+type task struct {
+	topic    string
+	due      time.Time
+	running  bool
+	failures int
+	// lag is what the last pass found.
+	lag keeper.Lag
+}
+
+const (
+	// The loop looks for passes that are due at least this often, and no more often than that.
+	minTick = 5 * time.Millisecond
+	maxTick = time.Second
+	// warnEvery is every how many failures in a row of a partition's passes one is a warning.
+	warnEvery = 10
+)
+
+// wake makes the loop look for passes that are due.
+func (s *Server) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// noteChanges makes passes due for partitions whose leader, or whose topic's configs, have changed. The mutex is held.
+func (s *Server) noteChanges(delta *metadata.Delta) {
+	woken := false
+	soon := func(p remotelog.Partition) {
+		if t := s.tasks[p]; t != nil {
+			t.due, woken = time.Time{}, true
+		}
+	}
+	for c := range delta.Topics() {
+		woken = woken || c.Old == nil || c.New == nil
+		for p := range c.Partitions() {
+			if p.New == nil || p.Old == nil || p.New.LeaderEpoch != p.Old.LeaderEpoch {
+				soon(remotelog.Partition{TopicID: c.ID(), Partition: p.Partition})
+			}
+		}
+	}
+	changed := map[string]bool{}
+	for r := range delta.Configs() {
+		if r.Type == metadata.ResourceTopic {
+			changed[r.Name] = true
+		}
+	}
+	if len(changed) > 0 {
+		woken = true
+		for p, t := range s.tasks {
+			if changed[t.topic] {
+				soon(p)
+			}
+		}
+	}
+	if woken {
+		s.wake()
+	}
+}
+
+// schedule starts the passes that are due.
+func (s *Server) schedule(ctx context.Context) {
+	tick := time.NewTicker(min(max(s.settings.interval/10, minTick), maxTick))
+	defer tick.Stop()
+	var passes sync.WaitGroup
+	defer passes.Wait()
+	for {
+		select {
+		case <-tick.C:
+		case <-s.kick:
+		case <-ctx.Done():
+			return
+		}
+		s.startDue(ctx, &passes)
+	}
+}
+
+// job is a pass that is due.
+type job struct {
+	partition remotelog.Partition
+	topic     string
+	shard     *ownedShard
+	task      *task
+}
+
+// startDue finds the partitions of the owned shards and starts as many passes as there are places.
+func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
+	s.mu.Lock()
+	owned := make([]*ownedShard, 0, len(s.owned))
+	for _, o := range s.owned {
+		if o.shard.Serving() {
+			owned = append(owned, o)
+		}
+	}
+	s.mu.Unlock()
+	image := s.image.Load()
+	jobs := s.jobs(ctx, image, owned)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetTasks(jobs)
+	now := time.Now()
+	for _, j := range jobs {
+		t := s.tasks[j.partition]
+		if t == nil {
+			t = &task{}
+			s.tasks[j.partition] = t
+		}
+		t.topic, j.task = j.topic, t
+		if t.running || t.due.After(now) || s.running >= s.settings.passes || s.owned[j.shard.number] != j.shard {
+			continue
+		}
+		t.running = true
+		s.running++
+		passes.Go(func() { s.runPass(j, image) })
+	}
+}
+
+// jobs are all partitions that the owned shards look after: those of tiered topics, and those that have something remote.
+func (s *Server) jobs(ctx context.Context, image *metadata.Image, owned []*ownedShard) []job {
+	byNumber := make(map[int32]*ownedShard, len(owned))
+	for _, o := range owned {
+		byNumber[o.number] = o
+	}
+	var jobs []job
+	seen := map[remotelog.Partition]bool{}
+	add := func(p remotelog.Partition, topic string) {
+		number, ok := shardOf(image, p)
+		if o := byNumber[number]; ok && o != nil && !seen[p] {
+			seen[p] = true
+			jobs = append(jobs, job{partition: p, topic: topic, shard: o})
+		}
+	}
+	for _, name := range image.ConfigResources(metadata.ResourceTopic) {
+		topic := image.TopicByName(name)
+		if topic == nil || !s.topicConfig(image, name).RemoteStorageEnable {
+			continue
+		}
+		for i := range topic.Partitions {
+			add(remotelog.Partition{TopicID: topic.ID, Partition: int32(i)}, name)
+		}
+	}
+	for _, o := range owned {
+		views, err := o.list(ctx)
+		if err != nil {
+			continue // it is ending, or loads anew
+		}
+		for _, v := range views {
+			add(v.Partition, v.Topic)
+		}
+	}
+	return jobs
+}
+
+// forgetTasks drops the tasks of partitions that are not ours any more.
+func (s *Server) forgetTasks(jobs []job) {
+	ours := make(map[remotelog.Partition]bool, len(jobs))
+	for _, j := range jobs {
+		ours[j.partition] = true
+	}
+	for p, t := range s.tasks {
+		if !ours[p] && !t.running {
+			delete(s.tasks, p)
+		}
+	}
+}
+
+// topicConfig is what is in force for a topic.
+func (s *Server) topicConfig(image *metadata.Image, name string) *configdef.Topic {
+	// A value that cannot be parsed counts as not set; the controller does not let one in.
+	c, _ := s.settings.node.WithDynamic(image.Config(metadata.ResourceBroker, ""), nil).Topic(image.Config(metadata.ResourceTopic, name))
+	return &c
+}
+
+// runPass makes one pass and says when the next is due.
+func (s *Server) runPass(j job, image *metadata.Image) {
+	lag := j.task.lag
+	err := s.pass(j.shard.ctx, j, image, &lag)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	t := j.task
+	t.running, t.lag = false, lag
+	switch {
+	case err == nil:
+		t.failures = 0
+		t.due = time.Now().Add(s.settings.interval - time.Duration(rand.Int64N(int64(s.settings.interval/10)+1)))
+	case j.shard.ctx.Err() != nil:
+		t.due = time.Time{}
+	default:
+		t.failures++
+		t.due = time.Now().Add(s.settings.retry.Delay(t.failures, rand.Float64()))
+		log := s.deps.Logger.Debug
+		if !errors.Is(err, keeper.ErrLeader) && t.failures == 1 || t.failures%warnEvery == 0 {
+			log = s.deps.Logger.Warn
+		}
+		log("a partition's remote segments could not be looked after", "topic", j.topic, "partition", j.partition.Partition, "failures", t.failures, "error", err)
+	}
+	if s.running+1 == s.settings.passes {
+		s.wake() // another may have waited for the place
+	}
+}
+
+// pass looks after one partition once.
+func (s *Server) pass(ctx context.Context, j job, image *metadata.Image, lag *keeper.Lag) error {
+	topic := image.Topic(j.partition.TopicID)
+	config := s.topicConfig(image, j.topic)
+	p := &keeper.Pass{
+		Env: s.env, Metadata: j.shard, Partition: j.partition, Topic: j.topic, Config: config,
+		Shard: j.shard.number, ShardEpoch: j.shard.epoch, MetadataOffset: image.Offset(),
+	}
+	view, err := j.shard.View(ctx, j.partition)
+	if err != nil {
+		return err
+	}
+	switch {
+	case topic == nil || !config.RemoteStorageEnable && config.RemoteLogDeleteOnDisable || view != nil && view.Deleting:
+		*lag = keeper.Lag{}
+		return p.Remove(ctx)
+	case !config.RemoteStorageEnable:
+		return nil
+	}
+	if p.Node, err = s.leaderOf(image, j.partition); err != nil {
+		return err
+	}
+	err = p.Run(ctx, lag)
+	if log, epoch, ok := p.Leader(); ok {
+		s.reads.learn(j.partition, log, epoch)
+	}
+	return err
+}
+
+// leaderOf is the node that leads a partition.
+func (s *Server) leaderOf(image *metadata.Image, p remotelog.Partition) (storage.Node, error) {
+	at := image.Partition(p.TopicID, p.Partition)
+	if at == nil || at.Leader == metadata.NoLeader {
+		return nil, fmt.Errorf("%w: there is none for %s-%d", keeper.ErrLeader, p.TopicID, p.Partition)
+	}
+	node, err := s.deps.Nodes(at.Leader)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", keeper.ErrLeader, err)
+	}
+	return node, nil
+}
+
+var _ keeper.Metadata = (*ownedShard)(nil)
+
+// lookup asks a leader for its log.
+func (s *Server) lookup(ctx context.Context, p remotelog.Partition) (remotestate.Log, int32, error) {
+	image := s.image.Load()
+	node, err := s.leaderOf(image, p)
+	if err != nil {
+		return remotestate.Log{}, -1, err
+	}
+	return keeper.Describe(ctx, node, image.Offset(), p)
+}
