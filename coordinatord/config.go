@@ -15,6 +15,7 @@ import (
 	"chancery/coordinatord/internal/assignor"
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/handler"
+	"chancery/coordinatord/internal/txn"
 	commonv1 "chancery/proto/common/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/configdef"
@@ -40,7 +41,9 @@ type Config struct {
 	// group.initial.rebalance.delay.ms, group.max.session.timeout.ms, group.min.session.timeout.ms, group.max.size,
 	// offset.metadata.max.bytes, offsets.commit.timeout.ms, offsets.load.buffer.size, offsets.retention.minutes,
 	// offsets.retention.check.interval.ms, offsets.topic.compression.codec, group.coordinator.threads (how many
-	// shards load at once), broker.heartbeat.interval.ms, group.coordinator.rebalance.protocols and group.consumer.*.
+	// shards load at once), broker.heartbeat.interval.ms, group.coordinator.rebalance.protocols,
+	// group.consumer.*, request.timeout.ms, add.partitions.to.txn.retry.backoff.ms and .max.ms, producer.id.expiration.ms,
+	// transactional.id.expiration.ms and transaction.*.
 	Properties map[string]string
 }
 
@@ -78,7 +81,11 @@ type settings struct {
 	loadBufferBytes   int32
 	answerTimeout     time.Duration
 	heartbeatInterval time.Duration
-	compression       recordbatch.Compression
+	transactions      txn.Config
+	// maxTransactionTimeout is transaction.max.timeout.ms.
+	maxTransactionTimeout time.Duration
+	transactionLoadBytes  int32
+	compression           recordbatch.Compression
 }
 
 func parseSettings(c Config, logger *slog.Logger) (settings, error) {
@@ -114,6 +121,13 @@ func parseSettings(c Config, logger *slog.Logger) (settings, error) {
 		}
 	}
 	s.groups.Consumer = consumerConfig(node)
+	s.transactions = txn.Config{
+		AbortInterval:  node.Duration("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+		Expiration:     node.Duration("transactional.id.expiration.ms"),
+		ExpireInterval: node.Duration("transaction.remove.expired.transaction.cleanup.interval.ms"),
+	}
+	s.maxTransactionTimeout = node.Duration("transaction.max.timeout.ms")
+	s.transactionLoadBytes = int32(node.Int("transaction.state.log.load.buffer.size"))
 	if !s.compression.Known() {
 		return s, fmt.Errorf("offsets.topic.compression.codec: there is no codec %d", s.compression)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/handler"
+	"chancery/coordinatord/internal/marker"
 	commonv1 "chancery/proto/common/v1"
 	controllerv1 "chancery/proto/controller/v1"
 	coordinatorv1 "chancery/proto/coordinator/v1"
@@ -69,7 +70,14 @@ type Server struct {
 
 	groups *groupShards
 	// background waits for what shards have done beside them.
-	background sync.WaitGroup
+	background         sync.WaitGroup
+	transactions       *transactionShards
+	transactionHandler *handler.Transactions
+	markers            *marker.Sender
+	producerIDs        *controllerclient.ProducerIDs
+	// life ends with Stop; it is what work that belongs to no request goes by.
+	life context.Context
+	end  context.CancelFunc
 	// questions are those about transactions in which offsets are committed.
 	questions *transactionclient.Client
 }
@@ -105,6 +113,13 @@ func New(config Config, deps Deps) (*Server, error) {
 		current := set.node.WithDynamic(image.Config(metadata.ResourceBroker, ""), nil)
 		return current.Bool("transaction.partition.verification.enable")
 	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.markers = s.newMarkerSender()
+	s.producerIDs = controllerclient.NewProducerIDs(deps.Controller.Handle, set.node.Duration("request.timeout.ms"))
+	s.transactions = newShardSet(config.NodeID, metadata.TransactionShard, internaltopic.TransactionState, s.image.Load, s.newTransactionShard)
+	s.transactionHandler = handler.NewTransactions(handler.TransactionConfig{
+		MaxTimeout: set.maxTransactionTimeout, ProducerID: s.producerIDs.Next,
+	}, s, images{deps.Metadata})
 	s.handler = handler.New(set.bounds, s, images{deps.Metadata})
 	s.member = controllerclient.NewMember(deps.Controller, controllerclient.MemberConfig{
 		Kind:              controllerv1.ServiceKind_SERVICE_KIND_COORDINATOR,
@@ -150,13 +165,18 @@ type service struct {
 
 // Handle answers a request that names one shard, or all of the instance.
 func (g service) Handle(ctx context.Context, req *coordinatorv1.HandleRequest) (*coordinatorv1.HandleResponse, error) {
-	if req.GetKind() != coordinatorv1.ShardKind_SHARD_KIND_GROUP {
-		return nil, errcode.UnsupportedVersion.Wrap(fmt.Errorf("shards of kind %s are not served", req.GetKind()))
-	}
 	if req.GetEnvelope() == nil {
 		return nil, errcode.InvalidRequest.Wrap(errors.New("there is no envelope"))
 	}
-	body, err := g.s.handler.Handle(ctx, req.GetShard(), req.GetEnvelope())
+	handle := g.s.handler.Handle
+	switch req.GetKind() {
+	case coordinatorv1.ShardKind_SHARD_KIND_GROUP:
+	case coordinatorv1.ShardKind_SHARD_KIND_TRANSACTION:
+		handle = g.s.transactionHandler.Handle
+	default:
+		return nil, errcode.UnsupportedVersion.Wrap(fmt.Errorf("shards of kind %s are not served", req.GetKind()))
+	}
+	body, err := handle(ctx, req.GetShard(), req.GetEnvelope())
 	if err != nil {
 		return nil, err
 	}
@@ -175,8 +195,12 @@ func (s *Server) Stop(ctx context.Context) error {
 	err := s.member.Leave(leaveCtx)
 	if err == nil {
 		s.groups.awaitEmpty(leaveCtx)
+		s.transactions.awaitEmpty(leaveCtx)
 	}
 	cancel()
+	s.end()
+	s.transactions.drain(ctx)
+	s.markers.Close()
 	s.groups.drain(ctx)
 	s.questions.Close()
 	s.background.Wait()
@@ -200,6 +224,7 @@ func (s *Server) Ready() error { return s.member.Ready() }
 func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *metadata.Image) {
 	s.image.Store(image)
 	s.groups.follow(ctx, delta, image)
+	s.transactions.follow(ctx, delta, image)
 	s.forgetTopics(delta)
 	s.tellImage(delta, image)
 }

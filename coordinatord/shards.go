@@ -6,10 +6,14 @@ import (
 
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/handler"
+	"chancery/coordinatord/internal/txn"
 	"chancery/services/metadata"
 )
 
-var _ handler.Shards = (*Server)(nil)
+var (
+	_ handler.Shards            = (*Server)(nil)
+	_ handler.TransactionShards = (*Server)(nil)
+)
 
 const (
 	// defaultMaxBatchBytes is Kafka's default of max.message.bytes.
@@ -49,4 +53,20 @@ func (s *Server) DoAll(ctx context.Context, metadataOffset int64, command group.
 		return nil, err
 	}
 	return s.groups.doAll(ctx, command)
+}
+
+// DoTransaction is Do for a shard of transactions.
+func (s *Server) DoTransaction(ctx context.Context, number int32, metadataOffset int64, command txn.Command) (txn.Reply, error) {
+	if err := s.catchUp(ctx, metadataOffset); err != nil {
+		return nil, err
+	}
+	return s.transactions.do(ctx, number, command)
+}
+
+// DoAllTransactions is DoAll for the shards of transactions.
+func (s *Server) DoAllTransactions(ctx context.Context, metadataOffset int64, command txn.Command) ([]txn.Reply, error) {
+	if err := s.catchUp(ctx, metadataOffset); err != nil {
+		return nil, err
+	}
+	return s.transactions.doAll(ctx, command)
 }

@@ -12,6 +12,7 @@ import (
 	"chancery/gateway/internal/wire"
 	commonv1 "chancery/proto/common/v1"
 	tieringv1 "chancery/proto/tiering/v1"
+	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/configdef"
 	"chancery/services/metadata"
 	"chancery/services/storage"
@@ -192,13 +193,14 @@ type Handlers struct {
 	apis        []API
 	byKey       map[int16]*API
 	creating    topicCreation
-	producerIDs producerIDBlock
+	producerIDs *controllerclient.ProducerIDs
 	produces    producePool
 }
 
 // New makes the handlers of a gateway.
 func New(config Config, deps Deps) *Handlers {
 	h := &Handlers{config: config, Deps: deps, apis: table()}
+	h.producerIDs = controllerclient.NewProducerIDs(deps.Controller.Handle, config.RequestTimeout)
 	h.creating.inFlight = make(map[string]bool)
 	h.byKey = make(map[int16]*API, len(h.apis))
 	for i := range h.apis {

@@ -86,6 +86,15 @@ func coordinatorCode(err error) errcode.Code {
 // toGroup makes a Handle for a request about one group: it goes to the group's coordinator, byte for byte, and so does
 // the answer back. The function group finds the group's name, failed makes the answer when there is none.
 func toGroup[Q any, PQ request[Q]](group func(PQ) string, failed func(PQ, errcode.Code) kmsg.Response) func(*Handlers, context.Context, *Request) (*wire.Message, error) {
+	return toShard(metadata.GroupShard, hash.GroupPartition, group, failed)
+}
+
+// toTransaction is toGroup for a request about one transactional id.
+func toTransaction[Q any, PQ request[Q]](id func(PQ) string, failed func(PQ, errcode.Code) kmsg.Response) func(*Handlers, context.Context, *Request) (*wire.Message, error) {
+	return toShard(metadata.TransactionShard, hash.TransactionPartition, id, failed)
+}
+
+func toShard[Q any, PQ request[Q]](kind metadata.ShardKind, place func(id string, n int) int32, id func(PQ) string, failed func(PQ, errcode.Code) kmsg.Response) func(*Handlers, context.Context, *Request) (*wire.Message, error) {
 	return func(h *Handlers, ctx context.Context, r *Request) (*wire.Message, error) {
 		q := PQ(new(Q))
 		q.SetVersion(r.Version)
@@ -93,8 +102,8 @@ func toGroup[Q any, PQ request[Q]](group func(PQ) string, failed func(PQ, errcod
 			return nil, wire.ErrMalformed
 		}
 		began := h.Now()
-		id := group(q)
-		reply, err := h.askShard(ctx, r, metadata.GroupShard, func(n int) int32 { return hash.GroupPartition(id, n) }, r.Body)
+		key := id(q)
+		reply, err := h.askShard(ctx, r, kind, func(n int) int32 { return place(key, n) }, r.Body)
 		r.Waited += h.Now().Sub(began)
 		if err != nil {
 			return h.encode(r, failed(q, coordinatorCode(err))), nil

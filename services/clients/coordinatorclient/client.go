@@ -248,7 +248,7 @@ func (c *Client) awaitNewer(ctx context.Context, offset int64, pause time.Durati
 func repeatable(apiKey int16) bool {
 	switch kmsg.Key(apiKey) {
 	case kmsg.OffsetCommit, kmsg.OffsetFetch, kmsg.Heartbeat, kmsg.SyncGroup, kmsg.DescribeGroups, kmsg.ListGroups,
-		kmsg.ConsumerGroupDescribe, kmsg.ShareGroupDescribe, kmsg.StreamsGroupDescribe, kmsg.DescribeTransactions,
+		kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.ConsumerGroupDescribe, kmsg.ShareGroupDescribe, kmsg.StreamsGroupDescribe, kmsg.DescribeTransactions,
 		kmsg.ListTransactions, kmsg.DescribeShareGroupOffsets, kmsg.ReadShareGroupState, kmsg.ReadShareGroupStateSummary:
 		return true
 	}

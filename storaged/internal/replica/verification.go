@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"fmt"
 	"time"
 
 	"chancery/services/clients/transactionclient"
@@ -52,8 +53,9 @@ func (r *Replica) standsAside(now time.Time, a appendEvent, h recordbatch.Header
 	case s.Duplicate.Found:
 		return false, nil
 	case h.ProducerEpoch() < s.Epoch:
-		return false, errcode.InvalidProducerEpoch.Errorf("Epoch of producer %d is %d, which is smaller than the last seen epoch %d",
-			h.ProducerID(), h.ProducerEpoch(), s.Epoch)
+		r.refuseUnverified(a, errcode.InvalidProducerEpoch, fmt.Sprintf("Epoch of producer %d is %d, which is smaller than the last seen epoch %d",
+			h.ProducerID(), h.ProducerEpoch(), s.Epoch))
+		return true, nil
 	case s.InTransaction:
 		return false, nil
 	}
@@ -64,11 +66,12 @@ func (r *Replica) standsAside(now time.Time, a appendEvent, h recordbatch.Header
 	if a.op.req.TransactionalID == "" {
 		return false, errcode.InvalidTxnState.Errorf("Record was not part of an ongoing transaction")
 	}
-	return true, r.putAside(now, a, h, adds)
+	r.putAside(now, a, h, adds)
+	return true, nil
 }
 
 // putAside lets an append wait for the coordinator's answer, and asks for it where that has not been done.
-func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, adds bool) error {
+func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, adds bool) {
 	id := h.ProducerID()
 	v := r.verifications[id]
 	switch {
@@ -79,8 +82,9 @@ func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, a
 		}
 		r.verifications[id] = v
 	case h.ProducerEpoch() < v.epoch:
-		return errcode.InvalidProducerEpoch.Errorf("Epoch of producer %d is %d, which is smaller than the last seen epoch %d",
-			id, h.ProducerEpoch(), v.epoch)
+		r.refuseUnverified(a, errcode.InvalidProducerEpoch, fmt.Sprintf("Epoch of producer %d is %d, which is smaller than the last seen epoch %d",
+			id, h.ProducerEpoch(), v.epoch))
+		return
 	case h.ProducerEpoch() > v.epoch:
 		r.refuseWaiting(v, errcode.InvalidProducerEpoch)
 		v = &verification{epoch: h.ProducerEpoch(), lowest: h.BaseSequence()}
@@ -89,7 +93,7 @@ func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, a
 	v.lowest, v.adds, v.at = min(v.lowest, h.BaseSequence()), adds, now
 	if !a.op.advance(a.index, stageAside) {
 		a.op.free(a.index)
-		return nil
+		return
 	}
 	v.waiting = append(v.waiting, a)
 	if v.asked {
@@ -97,7 +101,6 @@ func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, a
 	} else {
 		r.ask(id, v, a)
 	}
-	return nil
 }
 
 // ask asks the coordinator about a producer's transaction.
@@ -202,10 +205,15 @@ func (r *Replica) refuseWaiting(v *verification, code errcode.Code) {
 	v.waiting = nil
 	for _, a := range waiting {
 		code, text := unverified(code, a.op.req.APIVersion)
-		a.op.free(a.index)
-		a.op.settle(a.index, func(p *storage.PartitionAppendResult) { p.Error, p.ErrorMessage = code, text })
-		r.env.Metrics.FailedProducePartitions.Add(1)
+		r.refuseUnverified(a, code, text)
 	}
+}
+
+// refuseUnverified answers an append before the log has looked at it.
+func (r *Replica) refuseUnverified(a appendEvent, code errcode.Code, text string) {
+	r.env.Metrics.FailedProducePartitions.Add(1)
+	a.op.free(a.index)
+	a.op.settle(a.index, func(p *storage.PartitionAppendResult) { p.Error, p.ErrorMessage = code, text })
 }
 
 // failVerifications refuses everything that waits, because this is not the leader any more.
