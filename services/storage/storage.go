@@ -163,7 +163,31 @@ type FetchRequest struct {
 	Isolation      int8
 	RackID         string
 	MetadataOffset int64
-	Partitions     []FetchPartition
+	// Session is set in the fetches of a follower's session, nil in all others.
+	Session    *FetchSession
+	Partitions []FetchPartition
+}
+
+// FetchSession lets a follower say only what has changed. The node remembers which partitions the session has, and where the
+// follower is in each. The request names those with a new position; the result has those with news, in any order, which may be none
+// at all. A session that the node does not know fails the whole fetch with FetchSessionIdNotFound.
+//
+// When a result expects it (FetchPartitionResult.ExpectsPosition), the node says nothing more about that partition until the follower has
+// told its position again.
+type FetchSession struct {
+	// ID is the follower's name for the session, unique among its sessions with one node; never 0.
+	ID uint64
+	// Epoch is 0 in the request that begins the session, which names all partitions, and one more in each that follows. One
+	// request is under way at a time.
+	Epoch int32
+	// Forgotten are partitions that leave the session.
+	Forgotten []PartitionKey
+}
+
+// PartitionKey names a partition.
+type PartitionKey struct {
+	TopicID   uuid.UUID
+	Partition int32
 }
 
 // FetchPartition says where to read in one partition.
@@ -217,6 +241,12 @@ type FetchPartitionResult struct {
 	LocalLogStart int64
 	// RemoteEndOffset is the offset after the last record that is in the remote tier, as far as the node knows; 0 for none.
 	RemoteEndOffset int64
+}
+
+// ExpectsPosition says whether a follower, which fetched from a position, has to tell where it is after it has taken this in: there
+// is more than a new high watermark.
+func (r *FetchPartitionResult) ExpectsPosition(asked *FetchPartition) bool {
+	return r.Error != errcode.None || r.Diverging != NoDivergence || r.Tiered || r.Records.Len() > 0 || r.LogStartOffset > asked.LogStartOffset
 }
 
 // AbortedTransaction is an aborted transaction that a read_committed reader must skip from FirstOffset on.

@@ -36,6 +36,17 @@ func (f *fetchFrame) MarshalBuffers() (mem.BufferSlice, error) {
 	b = appendNumber(b, 8, uint64(r.Isolation))
 	b = appendString(b, 9, r.RackID)
 	b = appendNumber(b, 10, uint64(r.MetadataOffset))
+	if x := r.Session; x != nil {
+		b = appendNumber(b, 12, x.ID)
+		b = appendNumber(b, 13, uint64(x.Epoch))
+		for i := range x.Forgotten {
+			var mark int
+			b, mark = openNested(b, 14)
+			b = appendTopicID(b, 1, x.Forgotten[i].TopicID)
+			b = appendNumber(b, 2, uint64(x.Forgotten[i].Partition))
+			b = closeNested(b, mark)
+		}
+	}
 	for i := range r.Partitions {
 		p := &r.Partitions[i]
 		var mark int
@@ -80,8 +91,20 @@ func (f *fetchFrame) number(field protowire.Number, v uint64) error {
 		f.req.Isolation = int8(v)
 	case 10:
 		f.req.MetadataOffset = int64(v)
+	case 12:
+		f.session().ID = v
+	case 13:
+		f.session().Epoch = int32(v)
 	}
 	return nil
+}
+
+// session is the session of the fetch, which one of its fields has shown to have one.
+func (f *fetchFrame) session() *storage.FetchSession {
+	if f.req.Session == nil {
+		f.req.Session = &storage.FetchSession{}
+	}
+	return f.req.Session
 }
 
 func (f *fetchFrame) bytes(field protowire.Number, b []byte) error {
@@ -92,6 +115,27 @@ func (f *fetchFrame) bytes(field protowire.Number, b []byte) error {
 		f.req.Partitions = append(f.req.Partitions, storage.FetchPartition{})
 		p := &f.req.Partitions[len(f.req.Partitions)-1]
 		return decodeNested(b, (*fetchPartitionDecoder)(p))
+	case 14:
+		x := f.session()
+		x.Forgotten = append(x.Forgotten, storage.PartitionKey{})
+		return decodeNested(b, (*partitionKeyDecoder)(&x.Forgotten[len(x.Forgotten)-1]))
+	}
+	return nil
+}
+
+// partitionKeyDecoder reads one PartitionKey.
+type partitionKeyDecoder storage.PartitionKey
+
+func (d *partitionKeyDecoder) number(field protowire.Number, v uint64) error {
+	if field == 2 {
+		d.Partition = int32(v)
+	}
+	return nil
+}
+
+func (d *partitionKeyDecoder) bytes(field protowire.Number, b []byte) error {
+	if field == 1 {
+		return toTopicID(b, &d.TopicID)
 	}
 	return nil
 }

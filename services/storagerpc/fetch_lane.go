@@ -86,7 +86,7 @@ func (l *fetchLane) fetch(ctx context.Context, req *storage.FetchRequest) (*stor
 		stream.abandon(id, call)
 		return nil, err
 	}
-	if call.err == nil && len(call.result.Partitions) != len(req.Partitions) {
+	if call.err == nil && req.Session == nil && len(call.result.Partitions) != len(req.Partitions) {
 		call.err = fmt.Errorf("answer to a fetch has %d partitions, not %d", len(call.result.Partitions), len(req.Partitions))
 	}
 	if call.err != nil {

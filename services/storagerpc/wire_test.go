@@ -181,6 +181,12 @@ func toProtoFetch(f *fetchFrame) *storagev1.FetchFrame {
 			CurrentLeaderEpoch: p.CurrentLeaderEpoch, FetchOffset: p.FetchOffset, LastFetchedEpoch: p.LastFetchedEpoch,
 			LogStartOffset: p.LogStartOffset, MaxBytes: p.MaxBytes})
 	}
+	if x := r.Session; x != nil {
+		frame.SessionId, frame.SessionEpoch = x.ID, x.Epoch
+		for _, k := range x.Forgotten {
+			frame.Forgotten = append(frame.Forgotten, &storagev1.PartitionKey{TopicId: bytes.Clone(k.TopicID[:]), Partition: k.Partition})
+		}
+	}
 	return frame
 }
 
@@ -194,6 +200,13 @@ func TestFetchFrameIsTheProtobufMessage(t *testing.T) {
 			frame.req.Partitions = append(frame.req.Partitions, storage.FetchPartition{TopicID: drawID(t), Partition: rapid.Int32().Draw(t, "partition"),
 				CurrentLeaderEpoch: rapid.Int32().Draw(t, "leader epoch"), FetchOffset: rapid.Int64().Draw(t, "offset"),
 				LastFetchedEpoch: rapid.Int32().Draw(t, "fetched epoch"), LogStartOffset: rapid.Int64().Draw(t, "start"), MaxBytes: rapid.Int32().Draw(t, "bytes")})
+		}
+		if rapid.Bool().Draw(t, "in a session") {
+			x := &storage.FetchSession{ID: max(1, rapid.Uint64().Draw(t, "session")), Epoch: rapid.Int32().Draw(t, "session epoch")}
+			for range rapid.IntRange(0, 3).Draw(t, "forgotten") {
+				x.Forgotten = append(x.Forgotten, storage.PartitionKey{TopicID: drawID(t), Partition: rapid.Int32().Draw(t, "forgotten partition")})
+			}
+			frame.req.Session = x
 		}
 		wire := marshal(t, &frame)
 		var got storagev1.FetchFrame

@@ -365,6 +365,9 @@ func (h *host) StopFetching(r *replica.Replica) {
 	h.moved = append(h.moved, h.keyOf(r))
 }
 
+// PositionMoved is part of replica.Host. Each fetch of the simulation tells the follower's position, so there is nothing to do.
+func (h *host) PositionMoved(*replica.Replica) {}
+
 // LogFailed is part of replica.Host.
 func (h *host) LogFailed(_ *logdir.Dir, err error) {
 	h.o.Logger.Error("a log has failed", "error", err)

@@ -547,8 +547,15 @@ type FetchFrame struct {
 	RackId         string            `protobuf:"bytes,9,opt,name=rack_id,json=rackId,proto3" json:"rack_id,omitempty"`
 	MetadataOffset int64             `protobuf:"varint,10,opt,name=metadata_offset,json=metadataOffset,proto3" json:"metadata_offset,omitempty"`
 	Partitions     []*FetchPartition `protobuf:"bytes,11,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// A follower's session: the node remembers the partitions and positions of earlier fetches, and answers only about those
+	// with news. 0 for a fetch that stands for itself.
+	SessionId uint64 `protobuf:"varint,12,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// 0 begins the session; each fetch has the next one.
+	SessionEpoch int32 `protobuf:"varint,13,opt,name=session_epoch,json=sessionEpoch,proto3" json:"session_epoch,omitempty"`
+	// Partitions that leave the session.
+	Forgotten     []*PartitionKey `protobuf:"bytes,14,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FetchFrame) Reset() {
@@ -658,6 +665,79 @@ func (x *FetchFrame) GetPartitions() []*FetchPartition {
 	return nil
 }
 
+func (x *FetchFrame) GetSessionId() uint64 {
+	if x != nil {
+		return x.SessionId
+	}
+	return 0
+}
+
+func (x *FetchFrame) GetSessionEpoch() int32 {
+	if x != nil {
+		return x.SessionEpoch
+	}
+	return 0
+}
+
+func (x *FetchFrame) GetForgotten() []*PartitionKey {
+	if x != nil {
+		return x.Forgotten
+	}
+	return nil
+}
+
+type PartitionKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicId       []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition     int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionKey) Reset() {
+	*x = PartitionKey{}
+	mi := &file_storage_v1_storage_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionKey) ProtoMessage() {}
+
+func (x *PartitionKey) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionKey.ProtoReflect.Descriptor instead.
+func (*PartitionKey) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PartitionKey) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *PartitionKey) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
 type FetchPartition struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	TopicId            []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
@@ -673,7 +753,7 @@ type FetchPartition struct {
 
 func (x *FetchPartition) Reset() {
 	*x = FetchPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[8]
+	mi := &file_storage_v1_storage_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +765,7 @@ func (x *FetchPartition) String() string {
 func (*FetchPartition) ProtoMessage() {}
 
 func (x *FetchPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[8]
+	mi := &file_storage_v1_storage_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +778,7 @@ func (x *FetchPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchPartition.ProtoReflect.Descriptor instead.
 func (*FetchPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{8}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FetchPartition) GetTopicId() []byte {
@@ -767,7 +847,7 @@ type FetchResultFrame struct {
 
 func (x *FetchResultFrame) Reset() {
 	*x = FetchResultFrame{}
-	mi := &file_storage_v1_storage_proto_msgTypes[9]
+	mi := &file_storage_v1_storage_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +859,7 @@ func (x *FetchResultFrame) String() string {
 func (*FetchResultFrame) ProtoMessage() {}
 
 func (x *FetchResultFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[9]
+	mi := &file_storage_v1_storage_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +872,7 @@ func (x *FetchResultFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchResultFrame.ProtoReflect.Descriptor instead.
 func (*FetchResultFrame) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{9}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FetchResultFrame) GetId() uint64 {
@@ -863,7 +943,7 @@ type FetchPartitionResult struct {
 
 func (x *FetchPartitionResult) Reset() {
 	*x = FetchPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[10]
+	mi := &file_storage_v1_storage_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +955,7 @@ func (x *FetchPartitionResult) String() string {
 func (*FetchPartitionResult) ProtoMessage() {}
 
 func (x *FetchPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[10]
+	mi := &file_storage_v1_storage_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +968,7 @@ func (x *FetchPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchPartitionResult.ProtoReflect.Descriptor instead.
 func (*FetchPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{10}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FetchPartitionResult) GetTopicId() []byte {
@@ -1027,7 +1107,7 @@ type AbortedTransaction struct {
 
 func (x *AbortedTransaction) Reset() {
 	*x = AbortedTransaction{}
-	mi := &file_storage_v1_storage_proto_msgTypes[11]
+	mi := &file_storage_v1_storage_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1119,7 @@ func (x *AbortedTransaction) String() string {
 func (*AbortedTransaction) ProtoMessage() {}
 
 func (x *AbortedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[11]
+	mi := &file_storage_v1_storage_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1132,7 @@ func (x *AbortedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortedTransaction.ProtoReflect.Descriptor instead.
 func (*AbortedTransaction) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{11}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AbortedTransaction) GetProducerId() int64 {
@@ -1083,7 +1163,7 @@ type ListOffsetsRequest struct {
 
 func (x *ListOffsetsRequest) Reset() {
 	*x = ListOffsetsRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[12]
+	mi := &file_storage_v1_storage_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1175,7 @@ func (x *ListOffsetsRequest) String() string {
 func (*ListOffsetsRequest) ProtoMessage() {}
 
 func (x *ListOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[12]
+	mi := &file_storage_v1_storage_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1188,7 @@ func (x *ListOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{12}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListOffsetsRequest) GetReplicaId() int32 {
@@ -1164,7 +1244,7 @@ type ListOffsetsPartition struct {
 
 func (x *ListOffsetsPartition) Reset() {
 	*x = ListOffsetsPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[13]
+	mi := &file_storage_v1_storage_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1256,7 @@ func (x *ListOffsetsPartition) String() string {
 func (*ListOffsetsPartition) ProtoMessage() {}
 
 func (x *ListOffsetsPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[13]
+	mi := &file_storage_v1_storage_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1269,7 @@ func (x *ListOffsetsPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsPartition.ProtoReflect.Descriptor instead.
 func (*ListOffsetsPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{13}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListOffsetsPartition) GetTopicId() []byte {
@@ -1237,7 +1317,7 @@ type ListOffsetsResponse struct {
 
 func (x *ListOffsetsResponse) Reset() {
 	*x = ListOffsetsResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[14]
+	mi := &file_storage_v1_storage_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1329,7 @@ func (x *ListOffsetsResponse) String() string {
 func (*ListOffsetsResponse) ProtoMessage() {}
 
 func (x *ListOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[14]
+	mi := &file_storage_v1_storage_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1342,7 @@ func (x *ListOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{14}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListOffsetsResponse) GetPartitions() []*ListOffsetsPartitionResult {
@@ -1292,7 +1372,7 @@ type ListOffsetsPartitionResult struct {
 
 func (x *ListOffsetsPartitionResult) Reset() {
 	*x = ListOffsetsPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[15]
+	mi := &file_storage_v1_storage_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1384,7 @@ func (x *ListOffsetsPartitionResult) String() string {
 func (*ListOffsetsPartitionResult) ProtoMessage() {}
 
 func (x *ListOffsetsPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[15]
+	mi := &file_storage_v1_storage_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1397,7 @@ func (x *ListOffsetsPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsPartitionResult.ProtoReflect.Descriptor instead.
 func (*ListOffsetsPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{15}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListOffsetsPartitionResult) GetTopicId() []byte {
@@ -1401,7 +1481,7 @@ type OffsetForLeaderEpochRequest struct {
 
 func (x *OffsetForLeaderEpochRequest) Reset() {
 	*x = OffsetForLeaderEpochRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[16]
+	mi := &file_storage_v1_storage_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1493,7 @@ func (x *OffsetForLeaderEpochRequest) String() string {
 func (*OffsetForLeaderEpochRequest) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[16]
+	mi := &file_storage_v1_storage_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1506,7 @@ func (x *OffsetForLeaderEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochRequest.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{16}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *OffsetForLeaderEpochRequest) GetReplicaId() int32 {
@@ -1462,7 +1542,7 @@ type OffsetForLeaderEpochPartition struct {
 
 func (x *OffsetForLeaderEpochPartition) Reset() {
 	*x = OffsetForLeaderEpochPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[17]
+	mi := &file_storage_v1_storage_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1554,7 @@ func (x *OffsetForLeaderEpochPartition) String() string {
 func (*OffsetForLeaderEpochPartition) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[17]
+	mi := &file_storage_v1_storage_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1567,7 @@ func (x *OffsetForLeaderEpochPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochPartition.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{17}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OffsetForLeaderEpochPartition) GetTopicId() []byte {
@@ -1528,7 +1608,7 @@ type OffsetForLeaderEpochResponse struct {
 
 func (x *OffsetForLeaderEpochResponse) Reset() {
 	*x = OffsetForLeaderEpochResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[18]
+	mi := &file_storage_v1_storage_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1620,7 @@ func (x *OffsetForLeaderEpochResponse) String() string {
 func (*OffsetForLeaderEpochResponse) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[18]
+	mi := &file_storage_v1_storage_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1633,7 @@ func (x *OffsetForLeaderEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochResponse.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{18}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OffsetForLeaderEpochResponse) GetPartitions() []*OffsetForLeaderEpochPartitionResult {
@@ -1576,7 +1656,7 @@ type OffsetForLeaderEpochPartitionResult struct {
 
 func (x *OffsetForLeaderEpochPartitionResult) Reset() {
 	*x = OffsetForLeaderEpochPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[19]
+	mi := &file_storage_v1_storage_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1588,7 +1668,7 @@ func (x *OffsetForLeaderEpochPartitionResult) String() string {
 func (*OffsetForLeaderEpochPartitionResult) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[19]
+	mi := &file_storage_v1_storage_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1601,7 +1681,7 @@ func (x *OffsetForLeaderEpochPartitionResult) ProtoReflect() protoreflect.Messag
 
 // Deprecated: Use OffsetForLeaderEpochPartitionResult.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{19}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OffsetForLeaderEpochPartitionResult) GetTopicId() []byte {
@@ -1650,7 +1730,7 @@ type DeleteRecordsRequest struct {
 
 func (x *DeleteRecordsRequest) Reset() {
 	*x = DeleteRecordsRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[20]
+	mi := &file_storage_v1_storage_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1742,7 @@ func (x *DeleteRecordsRequest) String() string {
 func (*DeleteRecordsRequest) ProtoMessage() {}
 
 func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[20]
+	mi := &file_storage_v1_storage_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1755,7 @@ func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{20}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteRecordsRequest) GetTimeoutMs() int32 {
@@ -1711,7 +1791,7 @@ type DeleteRecordsPartition struct {
 
 func (x *DeleteRecordsPartition) Reset() {
 	*x = DeleteRecordsPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[21]
+	mi := &file_storage_v1_storage_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1803,7 @@ func (x *DeleteRecordsPartition) String() string {
 func (*DeleteRecordsPartition) ProtoMessage() {}
 
 func (x *DeleteRecordsPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[21]
+	mi := &file_storage_v1_storage_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1816,7 @@ func (x *DeleteRecordsPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsPartition.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{21}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteRecordsPartition) GetTopicId() []byte {
@@ -1770,7 +1850,7 @@ type DeleteRecordsResponse struct {
 
 func (x *DeleteRecordsResponse) Reset() {
 	*x = DeleteRecordsResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[22]
+	mi := &file_storage_v1_storage_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1862,7 @@ func (x *DeleteRecordsResponse) String() string {
 func (*DeleteRecordsResponse) ProtoMessage() {}
 
 func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[22]
+	mi := &file_storage_v1_storage_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1875,7 @@ func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{22}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteRecordsResponse) GetPartitions() []*DeleteRecordsPartitionResult {
@@ -1818,7 +1898,7 @@ type DeleteRecordsPartitionResult struct {
 
 func (x *DeleteRecordsPartitionResult) Reset() {
 	*x = DeleteRecordsPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[23]
+	mi := &file_storage_v1_storage_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1910,7 @@ func (x *DeleteRecordsPartitionResult) String() string {
 func (*DeleteRecordsPartitionResult) ProtoMessage() {}
 
 func (x *DeleteRecordsPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[23]
+	mi := &file_storage_v1_storage_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +1923,7 @@ func (x *DeleteRecordsPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsPartitionResult.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{23}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteRecordsPartitionResult) GetTopicId() []byte {
@@ -1884,7 +1964,7 @@ type HandleRequest struct {
 
 func (x *HandleRequest) Reset() {
 	*x = HandleRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[24]
+	mi := &file_storage_v1_storage_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1976,7 @@ func (x *HandleRequest) String() string {
 func (*HandleRequest) ProtoMessage() {}
 
 func (x *HandleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[24]
+	mi := &file_storage_v1_storage_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1989,7 @@ func (x *HandleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandleRequest.ProtoReflect.Descriptor instead.
 func (*HandleRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{24}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HandleRequest) GetEnvelope() *v1.Envelope {
@@ -1928,7 +2008,7 @@ type HandleResponse struct {
 
 func (x *HandleResponse) Reset() {
 	*x = HandleResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[25]
+	mi := &file_storage_v1_storage_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2020,7 @@ func (x *HandleResponse) String() string {
 func (*HandleResponse) ProtoMessage() {}
 
 func (x *HandleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[25]
+	mi := &file_storage_v1_storage_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2033,7 @@ func (x *HandleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandleResponse.ProtoReflect.Descriptor instead.
 func (*HandleResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{25}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HandleResponse) GetReply() *v1.EnvelopeReply {
@@ -1973,7 +2053,7 @@ type EpochStart struct {
 
 func (x *EpochStart) Reset() {
 	*x = EpochStart{}
-	mi := &file_storage_v1_storage_proto_msgTypes[26]
+	mi := &file_storage_v1_storage_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2065,7 @@ func (x *EpochStart) String() string {
 func (*EpochStart) ProtoMessage() {}
 
 func (x *EpochStart) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[26]
+	mi := &file_storage_v1_storage_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2078,7 @@ func (x *EpochStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStart.ProtoReflect.Descriptor instead.
 func (*EpochStart) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{26}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EpochStart) GetEpoch() int32 {
@@ -2025,7 +2105,7 @@ type DescribeTierRequest struct {
 
 func (x *DescribeTierRequest) Reset() {
 	*x = DescribeTierRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[27]
+	mi := &file_storage_v1_storage_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2117,7 @@ func (x *DescribeTierRequest) String() string {
 func (*DescribeTierRequest) ProtoMessage() {}
 
 func (x *DescribeTierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[27]
+	mi := &file_storage_v1_storage_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +2130,7 @@ func (x *DescribeTierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTierRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTierRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{27}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DescribeTierRequest) GetMetadataOffset() int64 {
@@ -2083,7 +2163,7 @@ type DescribeTierPartition struct {
 
 func (x *DescribeTierPartition) Reset() {
 	*x = DescribeTierPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[28]
+	mi := &file_storage_v1_storage_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2175,7 @@ func (x *DescribeTierPartition) String() string {
 func (*DescribeTierPartition) ProtoMessage() {}
 
 func (x *DescribeTierPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[28]
+	mi := &file_storage_v1_storage_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2188,7 @@ func (x *DescribeTierPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTierPartition.ProtoReflect.Descriptor instead.
 func (*DescribeTierPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{28}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DescribeTierPartition) GetTopicId() []byte {
@@ -2156,7 +2236,7 @@ type DescribeTierResponse struct {
 
 func (x *DescribeTierResponse) Reset() {
 	*x = DescribeTierResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[29]
+	mi := &file_storage_v1_storage_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2168,7 +2248,7 @@ func (x *DescribeTierResponse) String() string {
 func (*DescribeTierResponse) ProtoMessage() {}
 
 func (x *DescribeTierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[29]
+	mi := &file_storage_v1_storage_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2261,7 @@ func (x *DescribeTierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTierResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTierResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{29}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescribeTierResponse) GetPartitions() []*TierDescription {
@@ -2216,7 +2296,7 @@ type TierDescription struct {
 
 func (x *TierDescription) Reset() {
 	*x = TierDescription{}
-	mi := &file_storage_v1_storage_proto_msgTypes[30]
+	mi := &file_storage_v1_storage_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2308,7 @@ func (x *TierDescription) String() string {
 func (*TierDescription) ProtoMessage() {}
 
 func (x *TierDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[30]
+	mi := &file_storage_v1_storage_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2321,7 @@ func (x *TierDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TierDescription.ProtoReflect.Descriptor instead.
 func (*TierDescription) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{30}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TierDescription) GetTopicId() []byte {
@@ -2348,7 +2428,7 @@ type LocalSegment struct {
 
 func (x *LocalSegment) Reset() {
 	*x = LocalSegment{}
-	mi := &file_storage_v1_storage_proto_msgTypes[31]
+	mi := &file_storage_v1_storage_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +2440,7 @@ func (x *LocalSegment) String() string {
 func (*LocalSegment) ProtoMessage() {}
 
 func (x *LocalSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[31]
+	mi := &file_storage_v1_storage_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +2453,7 @@ func (x *LocalSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalSegment.ProtoReflect.Descriptor instead.
 func (*LocalSegment) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{31}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LocalSegment) GetBaseOffset() int64 {
@@ -2414,7 +2494,7 @@ type UpdateTierRequest struct {
 
 func (x *UpdateTierRequest) Reset() {
 	*x = UpdateTierRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[32]
+	mi := &file_storage_v1_storage_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2506,7 @@ func (x *UpdateTierRequest) String() string {
 func (*UpdateTierRequest) ProtoMessage() {}
 
 func (x *UpdateTierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[32]
+	mi := &file_storage_v1_storage_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2519,7 @@ func (x *UpdateTierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierRequest.ProtoReflect.Descriptor instead.
 func (*UpdateTierRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{32}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *UpdateTierRequest) GetMetadataOffset() int64 {
@@ -2475,7 +2555,7 @@ type UpdateTierPartition struct {
 
 func (x *UpdateTierPartition) Reset() {
 	*x = UpdateTierPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[33]
+	mi := &file_storage_v1_storage_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2567,7 @@ func (x *UpdateTierPartition) String() string {
 func (*UpdateTierPartition) ProtoMessage() {}
 
 func (x *UpdateTierPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[33]
+	mi := &file_storage_v1_storage_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2580,7 @@ func (x *UpdateTierPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierPartition.ProtoReflect.Descriptor instead.
 func (*UpdateTierPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{33}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *UpdateTierPartition) GetTopicId() []byte {
@@ -2562,7 +2642,7 @@ type UpdateTierResponse struct {
 
 func (x *UpdateTierResponse) Reset() {
 	*x = UpdateTierResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[34]
+	mi := &file_storage_v1_storage_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2654,7 @@ func (x *UpdateTierResponse) String() string {
 func (*UpdateTierResponse) ProtoMessage() {}
 
 func (x *UpdateTierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[34]
+	mi := &file_storage_v1_storage_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2667,7 @@ func (x *UpdateTierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierResponse.ProtoReflect.Descriptor instead.
 func (*UpdateTierResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{34}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *UpdateTierResponse) GetPartitions() []*UpdateTierPartitionResult {
@@ -2610,7 +2690,7 @@ type UpdateTierPartitionResult struct {
 
 func (x *UpdateTierPartitionResult) Reset() {
 	*x = UpdateTierPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[35]
+	mi := &file_storage_v1_storage_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2702,7 @@ func (x *UpdateTierPartitionResult) String() string {
 func (*UpdateTierPartitionResult) ProtoMessage() {}
 
 func (x *UpdateTierPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[35]
+	mi := &file_storage_v1_storage_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2635,7 +2715,7 @@ func (x *UpdateTierPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierPartitionResult.ProtoReflect.Descriptor instead.
 func (*UpdateTierPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{35}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UpdateTierPartitionResult) GetTopicId() []byte {
@@ -2679,7 +2759,7 @@ type DescribeSegmentRequest struct {
 
 func (x *DescribeSegmentRequest) Reset() {
 	*x = DescribeSegmentRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[36]
+	mi := &file_storage_v1_storage_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2691,7 +2771,7 @@ func (x *DescribeSegmentRequest) String() string {
 func (*DescribeSegmentRequest) ProtoMessage() {}
 
 func (x *DescribeSegmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[36]
+	mi := &file_storage_v1_storage_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2704,7 +2784,7 @@ func (x *DescribeSegmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeSegmentRequest.ProtoReflect.Descriptor instead.
 func (*DescribeSegmentRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{36}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DescribeSegmentRequest) GetMetadataOffset() int64 {
@@ -2763,7 +2843,7 @@ type DescribeSegmentResponse struct {
 
 func (x *DescribeSegmentResponse) Reset() {
 	*x = DescribeSegmentResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[37]
+	mi := &file_storage_v1_storage_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +2855,7 @@ func (x *DescribeSegmentResponse) String() string {
 func (*DescribeSegmentResponse) ProtoMessage() {}
 
 func (x *DescribeSegmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[37]
+	mi := &file_storage_v1_storage_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2788,7 +2868,7 @@ func (x *DescribeSegmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeSegmentResponse.ProtoReflect.Descriptor instead.
 func (*DescribeSegmentResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{37}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DescribeSegmentResponse) GetEndOffset() int64 {
@@ -2868,7 +2948,7 @@ type ReadSegmentRequest struct {
 
 func (x *ReadSegmentRequest) Reset() {
 	*x = ReadSegmentRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[38]
+	mi := &file_storage_v1_storage_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +2960,7 @@ func (x *ReadSegmentRequest) String() string {
 func (*ReadSegmentRequest) ProtoMessage() {}
 
 func (x *ReadSegmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[38]
+	mi := &file_storage_v1_storage_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +2973,7 @@ func (x *ReadSegmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSegmentRequest.ProtoReflect.Descriptor instead.
 func (*ReadSegmentRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{38}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReadSegmentRequest) GetTopicId() []byte {
@@ -2948,7 +3028,7 @@ type ReadSegmentResponse struct {
 
 func (x *ReadSegmentResponse) Reset() {
 	*x = ReadSegmentResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[39]
+	mi := &file_storage_v1_storage_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3040,7 @@ func (x *ReadSegmentResponse) String() string {
 func (*ReadSegmentResponse) ProtoMessage() {}
 
 func (x *ReadSegmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[39]
+	mi := &file_storage_v1_storage_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3053,7 @@ func (x *ReadSegmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSegmentResponse.ProtoReflect.Descriptor instead.
 func (*ReadSegmentResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{39}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReadSegmentResponse) GetData() []byte {
@@ -3044,7 +3124,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\vRecordError\x12\x1f\n" +
 	"\vbatch_index\x18\x01 \x01(\x05R\n" +
 	"batchIndex\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xf7\x02\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xfc\x03\n" +
 	"\n" +
 	"FetchFrame\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
@@ -3061,7 +3141,14 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	" \x01(\x03R\x0emetadataOffset\x12C\n" +
 	"\n" +
 	"partitions\x18\v \x03(\v2#.chancery.storage.v1.FetchPartitionR\n" +
-	"partitions\"\x93\x02\n" +
+	"partitions\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\f \x01(\x04R\tsessionId\x12#\n" +
+	"\rsession_epoch\x18\r \x01(\x05R\fsessionEpoch\x12?\n" +
+	"\tforgotten\x18\x0e \x03(\v2!.chancery.storage.v1.PartitionKeyR\tforgotten\"G\n" +
+	"\fPartitionKey\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\"\x93\x02\n" +
 	"\x0eFetchPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x120\n" +
@@ -3311,7 +3398,7 @@ func file_storage_v1_storage_proto_rawDescGZIP() []byte {
 	return file_storage_v1_storage_proto_rawDescData
 }
 
-var file_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_storage_v1_storage_proto_goTypes = []any{
 	(*AppendFrame)(nil),                         // 0: chancery.storage.v1.AppendFrame
 	(*Append)(nil),                              // 1: chancery.storage.v1.Append
@@ -3321,40 +3408,41 @@ var file_storage_v1_storage_proto_goTypes = []any{
 	(*AppendPartitionResult)(nil),               // 5: chancery.storage.v1.AppendPartitionResult
 	(*RecordError)(nil),                         // 6: chancery.storage.v1.RecordError
 	(*FetchFrame)(nil),                          // 7: chancery.storage.v1.FetchFrame
-	(*FetchPartition)(nil),                      // 8: chancery.storage.v1.FetchPartition
-	(*FetchResultFrame)(nil),                    // 9: chancery.storage.v1.FetchResultFrame
-	(*FetchPartitionResult)(nil),                // 10: chancery.storage.v1.FetchPartitionResult
-	(*AbortedTransaction)(nil),                  // 11: chancery.storage.v1.AbortedTransaction
-	(*ListOffsetsRequest)(nil),                  // 12: chancery.storage.v1.ListOffsetsRequest
-	(*ListOffsetsPartition)(nil),                // 13: chancery.storage.v1.ListOffsetsPartition
-	(*ListOffsetsResponse)(nil),                 // 14: chancery.storage.v1.ListOffsetsResponse
-	(*ListOffsetsPartitionResult)(nil),          // 15: chancery.storage.v1.ListOffsetsPartitionResult
-	(*OffsetForLeaderEpochRequest)(nil),         // 16: chancery.storage.v1.OffsetForLeaderEpochRequest
-	(*OffsetForLeaderEpochPartition)(nil),       // 17: chancery.storage.v1.OffsetForLeaderEpochPartition
-	(*OffsetForLeaderEpochResponse)(nil),        // 18: chancery.storage.v1.OffsetForLeaderEpochResponse
-	(*OffsetForLeaderEpochPartitionResult)(nil), // 19: chancery.storage.v1.OffsetForLeaderEpochPartitionResult
-	(*DeleteRecordsRequest)(nil),                // 20: chancery.storage.v1.DeleteRecordsRequest
-	(*DeleteRecordsPartition)(nil),              // 21: chancery.storage.v1.DeleteRecordsPartition
-	(*DeleteRecordsResponse)(nil),               // 22: chancery.storage.v1.DeleteRecordsResponse
-	(*DeleteRecordsPartitionResult)(nil),        // 23: chancery.storage.v1.DeleteRecordsPartitionResult
-	(*HandleRequest)(nil),                       // 24: chancery.storage.v1.HandleRequest
-	(*HandleResponse)(nil),                      // 25: chancery.storage.v1.HandleResponse
-	(*EpochStart)(nil),                          // 26: chancery.storage.v1.EpochStart
-	(*DescribeTierRequest)(nil),                 // 27: chancery.storage.v1.DescribeTierRequest
-	(*DescribeTierPartition)(nil),               // 28: chancery.storage.v1.DescribeTierPartition
-	(*DescribeTierResponse)(nil),                // 29: chancery.storage.v1.DescribeTierResponse
-	(*TierDescription)(nil),                     // 30: chancery.storage.v1.TierDescription
-	(*LocalSegment)(nil),                        // 31: chancery.storage.v1.LocalSegment
-	(*UpdateTierRequest)(nil),                   // 32: chancery.storage.v1.UpdateTierRequest
-	(*UpdateTierPartition)(nil),                 // 33: chancery.storage.v1.UpdateTierPartition
-	(*UpdateTierResponse)(nil),                  // 34: chancery.storage.v1.UpdateTierResponse
-	(*UpdateTierPartitionResult)(nil),           // 35: chancery.storage.v1.UpdateTierPartitionResult
-	(*DescribeSegmentRequest)(nil),              // 36: chancery.storage.v1.DescribeSegmentRequest
-	(*DescribeSegmentResponse)(nil),             // 37: chancery.storage.v1.DescribeSegmentResponse
-	(*ReadSegmentRequest)(nil),                  // 38: chancery.storage.v1.ReadSegmentRequest
-	(*ReadSegmentResponse)(nil),                 // 39: chancery.storage.v1.ReadSegmentResponse
-	(*v1.Envelope)(nil),                         // 40: chancery.common.v1.Envelope
-	(*v1.EnvelopeReply)(nil),                    // 41: chancery.common.v1.EnvelopeReply
+	(*PartitionKey)(nil),                        // 8: chancery.storage.v1.PartitionKey
+	(*FetchPartition)(nil),                      // 9: chancery.storage.v1.FetchPartition
+	(*FetchResultFrame)(nil),                    // 10: chancery.storage.v1.FetchResultFrame
+	(*FetchPartitionResult)(nil),                // 11: chancery.storage.v1.FetchPartitionResult
+	(*AbortedTransaction)(nil),                  // 12: chancery.storage.v1.AbortedTransaction
+	(*ListOffsetsRequest)(nil),                  // 13: chancery.storage.v1.ListOffsetsRequest
+	(*ListOffsetsPartition)(nil),                // 14: chancery.storage.v1.ListOffsetsPartition
+	(*ListOffsetsResponse)(nil),                 // 15: chancery.storage.v1.ListOffsetsResponse
+	(*ListOffsetsPartitionResult)(nil),          // 16: chancery.storage.v1.ListOffsetsPartitionResult
+	(*OffsetForLeaderEpochRequest)(nil),         // 17: chancery.storage.v1.OffsetForLeaderEpochRequest
+	(*OffsetForLeaderEpochPartition)(nil),       // 18: chancery.storage.v1.OffsetForLeaderEpochPartition
+	(*OffsetForLeaderEpochResponse)(nil),        // 19: chancery.storage.v1.OffsetForLeaderEpochResponse
+	(*OffsetForLeaderEpochPartitionResult)(nil), // 20: chancery.storage.v1.OffsetForLeaderEpochPartitionResult
+	(*DeleteRecordsRequest)(nil),                // 21: chancery.storage.v1.DeleteRecordsRequest
+	(*DeleteRecordsPartition)(nil),              // 22: chancery.storage.v1.DeleteRecordsPartition
+	(*DeleteRecordsResponse)(nil),               // 23: chancery.storage.v1.DeleteRecordsResponse
+	(*DeleteRecordsPartitionResult)(nil),        // 24: chancery.storage.v1.DeleteRecordsPartitionResult
+	(*HandleRequest)(nil),                       // 25: chancery.storage.v1.HandleRequest
+	(*HandleResponse)(nil),                      // 26: chancery.storage.v1.HandleResponse
+	(*EpochStart)(nil),                          // 27: chancery.storage.v1.EpochStart
+	(*DescribeTierRequest)(nil),                 // 28: chancery.storage.v1.DescribeTierRequest
+	(*DescribeTierPartition)(nil),               // 29: chancery.storage.v1.DescribeTierPartition
+	(*DescribeTierResponse)(nil),                // 30: chancery.storage.v1.DescribeTierResponse
+	(*TierDescription)(nil),                     // 31: chancery.storage.v1.TierDescription
+	(*LocalSegment)(nil),                        // 32: chancery.storage.v1.LocalSegment
+	(*UpdateTierRequest)(nil),                   // 33: chancery.storage.v1.UpdateTierRequest
+	(*UpdateTierPartition)(nil),                 // 34: chancery.storage.v1.UpdateTierPartition
+	(*UpdateTierResponse)(nil),                  // 35: chancery.storage.v1.UpdateTierResponse
+	(*UpdateTierPartitionResult)(nil),           // 36: chancery.storage.v1.UpdateTierPartitionResult
+	(*DescribeSegmentRequest)(nil),              // 37: chancery.storage.v1.DescribeSegmentRequest
+	(*DescribeSegmentResponse)(nil),             // 38: chancery.storage.v1.DescribeSegmentResponse
+	(*ReadSegmentRequest)(nil),                  // 39: chancery.storage.v1.ReadSegmentRequest
+	(*ReadSegmentResponse)(nil),                 // 40: chancery.storage.v1.ReadSegmentResponse
+	(*v1.Envelope)(nil),                         // 41: chancery.common.v1.Envelope
+	(*v1.EnvelopeReply)(nil),                    // 42: chancery.common.v1.EnvelopeReply
 }
 var file_storage_v1_storage_proto_depIdxs = []int32{
 	1,  // 0: chancery.storage.v1.AppendFrame.appends:type_name -> chancery.storage.v1.Append
@@ -3362,49 +3450,50 @@ var file_storage_v1_storage_proto_depIdxs = []int32{
 	4,  // 2: chancery.storage.v1.AppendResultFrame.results:type_name -> chancery.storage.v1.AppendResult
 	5,  // 3: chancery.storage.v1.AppendResult.partitions:type_name -> chancery.storage.v1.AppendPartitionResult
 	6,  // 4: chancery.storage.v1.AppendPartitionResult.record_errors:type_name -> chancery.storage.v1.RecordError
-	8,  // 5: chancery.storage.v1.FetchFrame.partitions:type_name -> chancery.storage.v1.FetchPartition
-	10, // 6: chancery.storage.v1.FetchResultFrame.partitions:type_name -> chancery.storage.v1.FetchPartitionResult
-	11, // 7: chancery.storage.v1.FetchPartitionResult.aborted_transactions:type_name -> chancery.storage.v1.AbortedTransaction
-	13, // 8: chancery.storage.v1.ListOffsetsRequest.partitions:type_name -> chancery.storage.v1.ListOffsetsPartition
-	15, // 9: chancery.storage.v1.ListOffsetsResponse.partitions:type_name -> chancery.storage.v1.ListOffsetsPartitionResult
-	17, // 10: chancery.storage.v1.OffsetForLeaderEpochRequest.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartition
-	19, // 11: chancery.storage.v1.OffsetForLeaderEpochResponse.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartitionResult
-	21, // 12: chancery.storage.v1.DeleteRecordsRequest.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartition
-	23, // 13: chancery.storage.v1.DeleteRecordsResponse.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartitionResult
-	40, // 14: chancery.storage.v1.HandleRequest.envelope:type_name -> chancery.common.v1.Envelope
-	41, // 15: chancery.storage.v1.HandleResponse.reply:type_name -> chancery.common.v1.EnvelopeReply
-	28, // 16: chancery.storage.v1.DescribeTierRequest.partitions:type_name -> chancery.storage.v1.DescribeTierPartition
-	30, // 17: chancery.storage.v1.DescribeTierResponse.partitions:type_name -> chancery.storage.v1.TierDescription
-	26, // 18: chancery.storage.v1.TierDescription.epochs:type_name -> chancery.storage.v1.EpochStart
-	31, // 19: chancery.storage.v1.TierDescription.segments:type_name -> chancery.storage.v1.LocalSegment
-	33, // 20: chancery.storage.v1.UpdateTierRequest.partitions:type_name -> chancery.storage.v1.UpdateTierPartition
-	35, // 21: chancery.storage.v1.UpdateTierResponse.partitions:type_name -> chancery.storage.v1.UpdateTierPartitionResult
-	26, // 22: chancery.storage.v1.DescribeSegmentResponse.epochs:type_name -> chancery.storage.v1.EpochStart
-	0,  // 23: chancery.storage.v1.Storage.Append:input_type -> chancery.storage.v1.AppendFrame
-	7,  // 24: chancery.storage.v1.Storage.Fetch:input_type -> chancery.storage.v1.FetchFrame
-	12, // 25: chancery.storage.v1.Storage.ListOffsets:input_type -> chancery.storage.v1.ListOffsetsRequest
-	16, // 26: chancery.storage.v1.Storage.OffsetForLeaderEpoch:input_type -> chancery.storage.v1.OffsetForLeaderEpochRequest
-	20, // 27: chancery.storage.v1.Storage.DeleteRecords:input_type -> chancery.storage.v1.DeleteRecordsRequest
-	24, // 28: chancery.storage.v1.Storage.Handle:input_type -> chancery.storage.v1.HandleRequest
-	27, // 29: chancery.storage.v1.Storage.DescribeTier:input_type -> chancery.storage.v1.DescribeTierRequest
-	32, // 30: chancery.storage.v1.Storage.UpdateTier:input_type -> chancery.storage.v1.UpdateTierRequest
-	36, // 31: chancery.storage.v1.Storage.DescribeSegment:input_type -> chancery.storage.v1.DescribeSegmentRequest
-	38, // 32: chancery.storage.v1.Storage.ReadSegment:input_type -> chancery.storage.v1.ReadSegmentRequest
-	3,  // 33: chancery.storage.v1.Storage.Append:output_type -> chancery.storage.v1.AppendResultFrame
-	9,  // 34: chancery.storage.v1.Storage.Fetch:output_type -> chancery.storage.v1.FetchResultFrame
-	14, // 35: chancery.storage.v1.Storage.ListOffsets:output_type -> chancery.storage.v1.ListOffsetsResponse
-	18, // 36: chancery.storage.v1.Storage.OffsetForLeaderEpoch:output_type -> chancery.storage.v1.OffsetForLeaderEpochResponse
-	22, // 37: chancery.storage.v1.Storage.DeleteRecords:output_type -> chancery.storage.v1.DeleteRecordsResponse
-	25, // 38: chancery.storage.v1.Storage.Handle:output_type -> chancery.storage.v1.HandleResponse
-	29, // 39: chancery.storage.v1.Storage.DescribeTier:output_type -> chancery.storage.v1.DescribeTierResponse
-	34, // 40: chancery.storage.v1.Storage.UpdateTier:output_type -> chancery.storage.v1.UpdateTierResponse
-	37, // 41: chancery.storage.v1.Storage.DescribeSegment:output_type -> chancery.storage.v1.DescribeSegmentResponse
-	39, // 42: chancery.storage.v1.Storage.ReadSegment:output_type -> chancery.storage.v1.ReadSegmentResponse
-	33, // [33:43] is the sub-list for method output_type
-	23, // [23:33] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	9,  // 5: chancery.storage.v1.FetchFrame.partitions:type_name -> chancery.storage.v1.FetchPartition
+	8,  // 6: chancery.storage.v1.FetchFrame.forgotten:type_name -> chancery.storage.v1.PartitionKey
+	11, // 7: chancery.storage.v1.FetchResultFrame.partitions:type_name -> chancery.storage.v1.FetchPartitionResult
+	12, // 8: chancery.storage.v1.FetchPartitionResult.aborted_transactions:type_name -> chancery.storage.v1.AbortedTransaction
+	14, // 9: chancery.storage.v1.ListOffsetsRequest.partitions:type_name -> chancery.storage.v1.ListOffsetsPartition
+	16, // 10: chancery.storage.v1.ListOffsetsResponse.partitions:type_name -> chancery.storage.v1.ListOffsetsPartitionResult
+	18, // 11: chancery.storage.v1.OffsetForLeaderEpochRequest.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartition
+	20, // 12: chancery.storage.v1.OffsetForLeaderEpochResponse.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartitionResult
+	22, // 13: chancery.storage.v1.DeleteRecordsRequest.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartition
+	24, // 14: chancery.storage.v1.DeleteRecordsResponse.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartitionResult
+	41, // 15: chancery.storage.v1.HandleRequest.envelope:type_name -> chancery.common.v1.Envelope
+	42, // 16: chancery.storage.v1.HandleResponse.reply:type_name -> chancery.common.v1.EnvelopeReply
+	29, // 17: chancery.storage.v1.DescribeTierRequest.partitions:type_name -> chancery.storage.v1.DescribeTierPartition
+	31, // 18: chancery.storage.v1.DescribeTierResponse.partitions:type_name -> chancery.storage.v1.TierDescription
+	27, // 19: chancery.storage.v1.TierDescription.epochs:type_name -> chancery.storage.v1.EpochStart
+	32, // 20: chancery.storage.v1.TierDescription.segments:type_name -> chancery.storage.v1.LocalSegment
+	34, // 21: chancery.storage.v1.UpdateTierRequest.partitions:type_name -> chancery.storage.v1.UpdateTierPartition
+	36, // 22: chancery.storage.v1.UpdateTierResponse.partitions:type_name -> chancery.storage.v1.UpdateTierPartitionResult
+	27, // 23: chancery.storage.v1.DescribeSegmentResponse.epochs:type_name -> chancery.storage.v1.EpochStart
+	0,  // 24: chancery.storage.v1.Storage.Append:input_type -> chancery.storage.v1.AppendFrame
+	7,  // 25: chancery.storage.v1.Storage.Fetch:input_type -> chancery.storage.v1.FetchFrame
+	13, // 26: chancery.storage.v1.Storage.ListOffsets:input_type -> chancery.storage.v1.ListOffsetsRequest
+	17, // 27: chancery.storage.v1.Storage.OffsetForLeaderEpoch:input_type -> chancery.storage.v1.OffsetForLeaderEpochRequest
+	21, // 28: chancery.storage.v1.Storage.DeleteRecords:input_type -> chancery.storage.v1.DeleteRecordsRequest
+	25, // 29: chancery.storage.v1.Storage.Handle:input_type -> chancery.storage.v1.HandleRequest
+	28, // 30: chancery.storage.v1.Storage.DescribeTier:input_type -> chancery.storage.v1.DescribeTierRequest
+	33, // 31: chancery.storage.v1.Storage.UpdateTier:input_type -> chancery.storage.v1.UpdateTierRequest
+	37, // 32: chancery.storage.v1.Storage.DescribeSegment:input_type -> chancery.storage.v1.DescribeSegmentRequest
+	39, // 33: chancery.storage.v1.Storage.ReadSegment:input_type -> chancery.storage.v1.ReadSegmentRequest
+	3,  // 34: chancery.storage.v1.Storage.Append:output_type -> chancery.storage.v1.AppendResultFrame
+	10, // 35: chancery.storage.v1.Storage.Fetch:output_type -> chancery.storage.v1.FetchResultFrame
+	15, // 36: chancery.storage.v1.Storage.ListOffsets:output_type -> chancery.storage.v1.ListOffsetsResponse
+	19, // 37: chancery.storage.v1.Storage.OffsetForLeaderEpoch:output_type -> chancery.storage.v1.OffsetForLeaderEpochResponse
+	23, // 38: chancery.storage.v1.Storage.DeleteRecords:output_type -> chancery.storage.v1.DeleteRecordsResponse
+	26, // 39: chancery.storage.v1.Storage.Handle:output_type -> chancery.storage.v1.HandleResponse
+	30, // 40: chancery.storage.v1.Storage.DescribeTier:output_type -> chancery.storage.v1.DescribeTierResponse
+	35, // 41: chancery.storage.v1.Storage.UpdateTier:output_type -> chancery.storage.v1.UpdateTierResponse
+	38, // 42: chancery.storage.v1.Storage.DescribeSegment:output_type -> chancery.storage.v1.DescribeSegmentResponse
+	40, // 43: chancery.storage.v1.Storage.ReadSegment:output_type -> chancery.storage.v1.ReadSegmentResponse
+	34, // [34:44] is the sub-list for method output_type
+	24, // [24:34] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_storage_v1_storage_proto_init() }
@@ -3418,7 +3507,7 @@ func file_storage_v1_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_storage_v1_storage_proto_rawDesc), len(file_storage_v1_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -3,11 +3,10 @@
 // It owns who copies what from where, and when to try again after a failure. It must never change a log: what a fetch brings
 // goes to the replica, which knows whether it still wants it.
 //
-// # Lanes
+// # Sessions
 //
-// A fetch costs something for each partition that it names, also for those without news. So partitions that have been quiet
-// for a while are asked for by a fetch of their own, which waits for long at the leader; the fetch for the busy ones, which
-// goes round without a pause, stays small. A quiet partition that has news moves over at once.
+// A worker tells the leader of a partition's position once, and again when it has changed; the leader remembers the rest. So a
+// fetch, which waits at the leader until there is news, costs what has changed, however many partitions are quiet.
 package fetcher
 
 import (
@@ -31,7 +30,7 @@ type Config struct {
 	Nodes func(id int32) (storage.Node, error)
 	// MetadataOffset is that of the node's newest image.
 	MetadataOffset func() int64
-	// Fetchers is how many fetches of busy partitions run at a time from one leader (num.replica.fetchers).
+	// Fetchers is how many fetches run at a time from one leader (num.replica.fetchers).
 	Fetchers int
 	// MaxWait, MinBytes, ResponseMaxBytes and PartitionMaxBytes are replica.fetch.wait.max.ms and so on.
 	MaxWait           time.Duration
@@ -57,7 +56,9 @@ type Set struct {
 
 	mu      sync.Mutex
 	stopped bool
-	workers map[workerID]*worker
+	// fetchers is the present number of workers for each leader.
+	fetchers int
+	workers  map[workerID]*worker
 	// placed says where a replica's copying is done.
 	placed map[replica.Key]*worker
 }
@@ -70,7 +71,7 @@ type workerID struct {
 // New makes a set without work.
 func New(c Config) *Set {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Set{config: c, ctx: ctx, cancel: cancel, workers: map[workerID]*worker{}, placed: map[replica.Key]*worker{}}
+	return &Set{config: c, ctx: ctx, cancel: cancel, fetchers: c.Fetchers, workers: map[workerID]*worker{}, placed: map[replica.Key]*worker{}}
 }
 
 // Start begins to copy a replica from a leader, in place of what it copied from before.
@@ -80,8 +81,12 @@ func (s *Set) Start(r *replica.Replica, from partition.FetchFrom) {
 	if s.stopped {
 		return
 	}
+	s.startLocked(r, from)
+}
+
+func (s *Set) startLocked(r *replica.Replica, from partition.FetchFrom) {
 	s.removeLocked(r.Key())
-	id := workerID{leader: from.Leader, index: spread(r.Key(), s.config.Fetchers)}
+	id := workerID{leader: from.Leader, index: spread(r.Key(), s.fetchers)}
 	w := s.workers[id]
 	if w == nil {
 		w = newWorker(s, from.Leader)
@@ -98,6 +103,32 @@ func spread(k replica.Key, n int) int {
 		h = h*31 + uint32(b)
 	}
 	return int(h % uint32(max(1, n)))
+}
+
+// Reconfigure changes how many workers there are for each leader.
+func (s *Set) Reconfigure(fetchers int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || fetchers == s.fetchers {
+		return
+	}
+	s.fetchers = fetchers
+	for id, w := range s.workers {
+		for _, p := range w.all() {
+			if id.index != spread(p.replica.Key(), fetchers) {
+				s.startLocked(p.replica, partition.FetchFrom{Leader: id.leader, LeaderEpoch: p.leaderEpoch})
+			}
+		}
+	}
+}
+
+// Touch says that a replica has another position than its leader was told, though nothing was copied: its log begins later.
+func (s *Set) Touch(k replica.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.placed[k]; w != nil {
+		w.touch(k)
+	}
 }
 
 // Stop ends the copying of a replica. What is on its way is still offered to it.

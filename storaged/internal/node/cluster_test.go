@@ -58,6 +58,8 @@ type cluster struct {
 	more  map[int32][]string
 	racks map[int32]string
 	disks map[int32]vfs.FS
+	// spy, if set, sees the fetches between nodes.
+	spy func(*storage.FetchRequest, *storage.FetchResult)
 	// failed counts the directories that nodes reported.
 	failed int
 	// coordinator is the model of the transaction coordinators; nil when there are none.
@@ -145,6 +147,9 @@ func (c *cluster) reach(from, to int32) (storage.Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.nodes[to]; n != nil && !c.cut[to] && !c.cut[from] {
+		if c.spy != nil {
+			return spy{n, c.spy}, nil
+		}
 		return n, nil
 	}
 	return nil, errcode.BrokerNotAvailable.Err()

@@ -39,8 +39,12 @@ func (n *Node) Fetch(ctx context.Context, req *storage.FetchRequest) (*storage.F
 	f := &fetch{node: n, req: req, at: time.Now(), follower: req.ReplicaID >= 0, targets: make([]fetchTarget, len(req.Partitions))}
 	if f.follower {
 		n.metrics.FollowerFetches.Add(1)
+		n.sessions.contacted(req.ReplicaID, f.at)
 	} else {
 		n.metrics.ConsumerFetches.Add(1)
+	}
+	if f.follower && req.Session != nil {
+		return n.fetchInSession(ctx, req, f.at)
 	}
 	maxWait := time.Duration(req.MaxWaitMs) * time.Millisecond
 	if f.resolve() && n.AppliedOffset() < req.MetadataOffset && n.await(ctx, req.MetadataOffset, maxWait) {
@@ -50,7 +54,7 @@ func (n *Node) Fetch(ctx context.Context, req *storage.FetchRequest) (*storage.F
 	if !enough && maxWait > 0 {
 		res = f.wait(ctx, res, maxWait-time.Since(f.at))
 	}
-	f.count(res)
+	n.countFetch(req, res)
 	return res, nil
 }
 
@@ -95,7 +99,7 @@ func (f *fetch) read(first bool) (res *storage.FetchResult, enough bool) {
 			enough = true
 			continue
 		}
-		if f.throttled(t.replica) {
+		if f.node.throttled(f.req, t.replica) {
 			*out, t.view = t.replica.Read(f.req, p, 0, false)
 		} else {
 			*out, t.view = t.replica.Read(f.req, p, min(left, int(p.MaxBytes)), minOne)
@@ -149,12 +153,9 @@ func (n *Node) closest(r *replica.Replica, offset int64, rack string) int32 {
 
 // throttled says whether a follower gets no records now: the quota of leaders is used up, the partition is one of those that
 // it is for, and the follower is not in sync, so that no producer waits for it.
-func (f *fetch) throttled(r *replica.Replica) bool {
-	if !f.follower {
-		return false
-	}
+func (n *Node) throttled(req *storage.FetchRequest, r *replica.Replica) bool {
 	asLeader, _ := r.Throttled()
-	return asLeader && !slices.Contains(r.View().ISR, f.req.ReplicaID) && f.node.quotas.leader.Exceeded(time.Now())
+	return asLeader && req.ReplicaID >= 0 && !slices.Contains(r.View().ISR, req.ReplicaID) && n.quotas.leader.Exceeded(time.Now())
 }
 
 func (f *fetch) redirect(t *fetchTarget, p *storage.FetchPartition, id int32) storage.FetchPartitionResult {
@@ -214,22 +215,28 @@ func (f *fetch) missed() bool {
 	return false
 }
 
-func (f *fetch) count(res *storage.FetchResult) {
+// countFetch counts what a fetch brought.
+func (n *Node) countFetch(req *storage.FetchRequest, res *storage.FetchResult) {
+	follower := req.ReplicaID >= 0
 	bytes, failed := 0, 0
 	for i := range res.Partitions {
-		n := res.Partitions[i].Records.Len()
-		bytes += n
-		if r := f.targets[i].replica; f.follower && r != nil {
-			r.CountReplicated(f.at, n)
-		}
-		if res.Partitions[i].Error != errcode.None {
+		p := &res.Partitions[i]
+		size := p.Records.Len()
+		bytes += size
+		if p.Error != errcode.None {
 			failed++
 		}
+		if size == 0 || !follower {
+			continue
+		}
+		if r := n.lookup(replica.Key{TopicID: p.TopicID, Partition: p.Partition}); r != nil {
+			r.CountReplicated(time.Now(), size)
+		}
 	}
-	f.node.metrics.FailedFetchPartitions.Add(int64(failed))
-	if f.follower {
-		f.node.metrics.ReplicationBytesOut.Add(int64(bytes))
+	n.metrics.FailedFetchPartitions.Add(int64(failed))
+	if follower {
+		n.metrics.ReplicationBytesOut.Add(int64(bytes))
 	} else {
-		f.node.metrics.BytesOut.Add(int64(bytes))
+		n.metrics.BytesOut.Add(int64(bytes))
 	}
 }

@@ -79,6 +79,7 @@ type Node struct {
 
 	publishing publishing
 	fetchers   *fetcher.Set
+	sessions   sessions
 	flushes    *flusher
 	isr        *isrSender
 	places     *placeSender
@@ -151,6 +152,7 @@ func New(o Options) *Node {
 			Self:              o.ID,
 			ReplicaLagTimeMax: o.Static.Duration("replica.lag.time.max.ms"),
 			Broker:            n.brokerState,
+			LastContact:       n.sessions.lastContact,
 			SelfEpoch:         o.Epoch,
 		},
 		Codecs:      recordbatch.NewCodecs(),
@@ -302,6 +304,9 @@ func (n *Node) StartFetching(r *replica.Replica, from partition.FetchFrom) { n.f
 
 // StopFetching is part of replica.Host.
 func (n *Node) StopFetching(r *replica.Replica) { n.fetchers.Stop(r.Key()) }
+
+// PositionMoved is part of replica.Host.
+func (n *Node) PositionMoved(r *replica.Replica) { n.fetchers.Touch(r.Key()) }
 
 // LogFailed is part of replica.Host: a log directory that has failed once is not used again.
 func (n *Node) LogFailed(d *logdir.Dir, err error) {

@@ -27,6 +27,7 @@ func (n *Node) startTasks(ctx context.Context) {
 	n.every(ctx, config.Duration("remote.log.manager.task.interval.ms"), n.retainTiered)
 	n.every(ctx, config.Duration("log.flush.scheduler.interval.ms"), n.flushDue)
 	n.every(ctx, time.Second, n.releaseHeld)
+	n.every(ctx, sessionIdle/2, n.sessions.expire)
 	if config.Bool("log.cleaner.enable") {
 		n.cleaning.Store(true)
 		n.cleaner.Start(cleanerConfig(n.config.Load()))
@@ -52,10 +53,10 @@ func (n *Node) every(ctx context.Context, interval time.Duration, task func()) {
 	})
 }
 
-// checkISR looks for followers that lag.
+// checkISR looks for followers that lag, or that could be back in the ISR.
 func (n *Node) checkISR() {
 	for _, r := range n.all() {
-		if v := r.View(); v.Leads() && len(v.ISR) > 1 {
+		if v := r.View(); v.Leads() && (len(v.ISR) > 1 || v.UnderReplicated) {
 			r.Tick()
 		}
 	}

@@ -41,7 +41,8 @@ func (p *Partition) expandISR(out *Effects) {
 	}
 }
 
-// Tick looks for followers that have lagged for too long and asks for their removal from the ISR.
+// Tick looks for followers that have lagged for too long and asks for their removal from the ISR. If there are none, it looks for
+// one that may join: an earlier proposal may have come to nothing, and a follower that has everything does not fetch anew.
 func (p *Partition) Tick(now time.Time) Effects {
 	var out Effects
 	if p.role != Leading || p.pending != nil {
@@ -59,7 +60,9 @@ func (p *Partition) Tick(now time.Time) Effects {
 	}
 	if len(keep) < len(p.isr) {
 		p.propose(keep, -1, &out)
+		return out
 	}
+	p.expandISR(&out)
 	return out
 }
 

@@ -80,6 +80,13 @@ func (p *Partition) CheckAppend(acksAll bool) errcode.Code {
 
 // Appended says that the leader's log now ends at logEnd.
 func (p *Partition) Appended(now time.Time, logEnd int64) Effects {
+	if p.config.LastContact != nil {
+		for i := range p.followers {
+			if f := &p.followers[i]; f.known && f.logEnd == p.logEnd {
+				f.caughtUp = later(f.caughtUp, p.config.LastContact(f.id))
+			}
+		}
+	}
 	p.logEnd = logEnd
 	var out Effects
 	p.advance(now, &out)

@@ -39,6 +39,9 @@ type Config struct {
 	ReplicaLagTimeMax time.Duration
 	// Broker looks a storage node up in the newest metadata image; false when it is not registered.
 	Broker func(id int32) (BrokerState, bool)
+	// LastContact is when a node last fetched anything from this one; zero for never. A follower that has everything says so once,
+	// and from then on counts as caught up at each of its node's fetches. Without the function it counts only when it fetches.
+	LastContact func(id int32) time.Time
 	// SelfEpoch is the broker epoch of this node, which the controller checks in ISR changes.
 	SelfEpoch func() int64
 }

@@ -34,6 +34,8 @@ type Host interface {
 	// StartFetching makes a follower copy from a leader, StopFetching ends it.
 	StartFetching(r *Replica, from partition.FetchFrom)
 	StopFetching(r *Replica)
+	// PositionMoved says that a replica's log begins elsewhere, which its leader is to know if it follows.
+	PositionMoved(r *Replica)
 	// LogFailed says that a replica's log directory does not work.
 	LogFailed(d *logdir.Dir, err error)
 }
@@ -375,6 +377,7 @@ func (r *Replica) deleteRetired(now time.Time) {
 func (r *Replica) startMoved() {
 	r.machine.LogStartMoved(r.Log().LogStartOffset())
 	r.apply(partition.Effects{LowWatermarkMoved: true})
+	r.env.Host.PositionMoved(r)
 }
 
 // FlushDue makes the log durable when flush.ms have passed since the last time. Appends go on meanwhile.
