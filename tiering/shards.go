@@ -3,7 +3,6 @@ package tiering
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"chancery/services/kafka/errcode"
@@ -218,7 +217,7 @@ func (s *Server) newShard(number, epoch int32, image *metadata.Image) *shard {
 		MaxQueuedBytes: maxQueuedBytes,
 		AnswerTimeout:  answerTimeout,
 		OnServing:      s.wake,
-		Logger:         s.deps.Logger.With(slog.String("shard", name)),
+		Logger:         s.deps.Logger,
 	})
 }
 

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -152,21 +154,78 @@ func remoteObjects(t *testing.T, dir string) []string {
 }
 
 // TestTieredTopic is the life of a tiered topic in one process: segments become remote, leave the disk, are read back byte for
-// byte, expire, and are gone with the topic.
+// byte and by time, expire, and are gone with the topic.
 func TestTieredTopic(t *testing.T) {
 	a := testkit.StartAll(t, testkit.AllOptions{Properties: tieringOn})
 	b := []string{a.Bootstrap}
 	const topic = "tiered.topic_1"
 	tieredTopic(t, b, topic, 1, 1, nil)
-	fill(t, b, topic, 0, 0, 3200)
+	began := time.Now().UnixMilli()
+	fill(t, b, topic, 0, 0, 1600)
+	middle := time.Now().UnixMilli()
+	fill(t, b, topic, 0, 1600, 3200)
 	awaitOffset(t, b, topic, 0, latestTiered, 2900)
 	awaitOffset(t, b, topic, 0, earliestLocal, 2900)
 	if start := offsetAt(t, b, topic, 0, earliest); start != 0 {
 		t.Fatalf("the log begins at %d", start)
 	}
+	if pending, tiered := offsetAt(t, b, topic, 0, earliestPending), offsetAt(t, b, topic, 0, latestTiered); pending != tiered+1 {
+		t.Fatalf("%d is remote, the next is %d", tiered, pending)
+	}
 	if n := len(remoteObjects(t, a.Dir())); n < 3 {
 		t.Fatalf("%d objects", n)
 	}
+	for at, want := range map[int64]int64{0: 0, began: 0, middle: 1600, time.Now().UnixMilli() + 1000: -1} {
+		if got := offsetAt(t, b, topic, 0, at); got != want && !(want == 1600 && got > 1500 && got <= 1600) {
+			t.Errorf("offset at %d: %d, want %d", at, got, want)
+		}
+	}
 	readFrom(t, b, topic, 0, 0, 3200)
 	readFrom(t, b, topic, 0, 1234, 3200)
+
+	// After a restart everything is as it was.
+	a.Stop()
+	a.Start()
+	if start, local := offsetAt(t, b, topic, 0, earliest), offsetAt(t, b, topic, 0, earliestLocal); start != 0 || local < 2900 {
+		t.Fatalf("the log begins at %d, locally at %d", start, local)
+	}
+	awaitOffset(t, b, topic, 0, latestTiered, 2900)
+	readFrom(t, b, topic, 0, 0, 3200)
+
+	// Records are deleted in the remote part, and with them the segments before.
+	adm := admin(t, b)
+	var to kadm.Offsets
+	to.AddOffset(topic, 0, 1100, -1)
+	if _, err := adm.DeleteRecords(t.Context(), to); err != nil {
+		t.Fatal(err)
+	}
+	if start := offsetAt(t, b, topic, 0, earliest); start != 1100 {
+		t.Fatalf("the log begins at %d", start)
+	}
+	readFrom(t, b, topic, 0, 1100, 3200)
+	awaitNoObjects(t, a.Dir(), "/00000000000000000000-")
+
+	// Retention is over both tiers.
+	if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "retention.ms", Value: set("2000")}, {Name: "local.retention.ms", Value: set("1000")}}, topic); err != nil {
+		t.Fatal(err)
+	}
+	awaitOffset(t, b, topic, 0, earliest, 3000)
+
+	// Nothing is left of a topic that is gone.
+	fill(t, b, topic, 0, 3200, 6400)
+	if _, err := adm.DeleteTopic(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	awaitNoObjects(t, a.Dir(), "/")
+}
+
+// awaitNoObjects waits until the store has no object with a text in its path.
+func awaitNoObjects(t *testing.T, dir, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	await(ctx, t, "objects to go", func() (bool, error) {
+		left := slices.DeleteFunc(remoteObjects(t, dir), func(path string) bool { return !strings.Contains(path, text) })
+		return len(left) == 0, fmt.Errorf("there are %v", left)
+	})
 }
