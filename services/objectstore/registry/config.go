@@ -133,7 +133,7 @@ var settings = []setting{
 	{"sse.kms.key.id", "", text(func(c *Config) *string { return &c.S3.SSEKeyID }, nil),
 		"Key for sse=aws:kms. Empty: the account's."},
 	{"put.max.bytes", "67108864", size(func(c *Config) *int64 { return &c.Store.PutMaxBytes }, 1, 5<<30),
-		"Largest object that is uploaded with one request; larger ones go in parts."},
+		"Largest segment that is uploaded with one request; larger ones go in parts."},
 	{"part.size.bytes", "16777216", wholeMiB(func(c *Config) *int64 { return &c.Store.PartBytes }, 5<<20, 5<<30),
 		"Size of the parts of an upload, in whole MiB."},
 	{"part.concurrency", "4", number(func(c *Config) *int { return &c.Store.PartConcurrency }, 1, 64),

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"time"
 
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/blob"
@@ -52,7 +53,7 @@ func (m *Manager) CopyLogSegmentData(ctx context.Context, s *objectstore.Segment
 	if err != nil {
 		return nil, fmt.Errorf("copy segment %s: %w", s.ID, err)
 	}
-	if multipart, ok := m.store.(blob.Multipart); ok && o.Bytes > m.config.PutMaxBytes {
+	if multipart, ok := m.store.(blob.Multipart); ok && s.SizeBytes > m.config.PutMaxBytes {
 		err = m.putParts(ctx, multipart, o, blocks)
 	} else {
 		err = m.put(ctx, o)
@@ -213,7 +214,10 @@ func (m *Manager) abort(ctx context.Context, key, uploadID string) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.config.RequestTimeout)
 	defer cancel()
-	err := m.once(ctx, "abort_upload", key, 0, func(ctx context.Context) error { return store.AbortUpload(ctx, key, uploadID) })
+	// It is tried also when the breaker lets nothing through: it was the failures of this very upload that opened it.
+	begun := time.Now()
+	err := store.AbortUpload(ctx, key, uploadID)
+	m.metrics.requested(ctx, "abort_upload", err, time.Since(begun))
 	if err != nil {
 		m.deps.Logger.Warn("an unfinished upload stays in the object store until the sweeper finds it", "key", key, "upload", uploadID, "error", err)
 	}
@@ -295,16 +299,17 @@ func (m *Manager) part(o blob.PutObject, blocks []uint32, start, size int64) (bl
 
 // complete makes the object of its parts.
 func (m *Manager) complete(ctx context.Context, store blob.Multipart, uploadID string, parts []blob.Part, o blob.PutObject) error {
-	err := m.do(ctx, "complete_upload", o.Key, o.Bytes, func(ctx context.Context) error {
+	err := m.do(ctx, opComplete, o.Key, o.Bytes, func(ctx context.Context) error {
 		return store.CompleteUpload(ctx, uploadID, parts, o)
 	})
 	// The answer of an attempt that succeeded may have been lost. Stores answer the next in different ways, so the object
 	// itself is asked.
 	if errors.Is(err, objectstore.ErrNotFound) || errors.Is(err, blob.ErrExists) {
-		if errors.Is(m.confirm(ctx, o), objectstore.ErrNotFound) {
-			return &objectstore.Error{Kind: objectstore.ErrTransient, Op: "complete_upload", Key: o.Key, Err: fmt.Errorf("the upload is gone: %w", blob.ErrConflict)}
+		err = m.confirm(ctx, o)
+		if errors.Is(err, objectstore.ErrNotFound) {
+			return &objectstore.Error{Kind: objectstore.ErrTransient, Op: opComplete, Key: o.Key, Err: fmt.Errorf("the upload is gone: %w", blob.ErrConflict)}
 		}
-		return m.confirm(ctx, o)
+		return err
 	}
 	return err
 }

@@ -22,7 +22,10 @@ type gate struct {
 const (
 	gateMin = 2
 	// gateSettle is how long after a halving further refusals say nothing new.
-	gateSettle = time.Second
+	gateSettle = 200 * time.Millisecond
+	// gateGrowth is how many rounds of good requests it takes to raise the bound by one. A store needs seconds to minutes to
+	// take more than before.
+	gateGrowth = 8
 )
 
 func newGate(limit int) *gate {
@@ -70,7 +73,7 @@ func (g *gate) leave(now time.Time, throttled, succeeded bool) {
 		g.limit = max(gateMin, g.limit/2)
 		g.lowered = now
 	case succeeded:
-		g.limit = min(g.max, g.limit+1/g.limit)
+		g.limit = min(g.max, g.limit+1/(gateGrowth*g.limit))
 	}
 	g.admit()
 }

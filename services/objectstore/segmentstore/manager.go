@@ -39,7 +39,7 @@ type Config struct {
 	// ClusterID and Prefix begin all keys.
 	ClusterID string
 	Prefix    string
-	// PutMaxBytes is the largest object that is put in one request; larger ones go in parts.
+	// PutMaxBytes is the largest segment that is put in one request; larger ones go in parts.
 	PutMaxBytes int64
 	// PartBytes is the size of parts, PartConcurrency how many of one object are in flight.
 	PartBytes       int64
@@ -143,6 +143,9 @@ var (
 	throttleBackoff = objectstore.Backoff{Base: 300 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
 )
 
+// opComplete ends an upload in parts; after a conflict it cannot be made again, only the whole upload can.
+const opComplete = "complete_upload"
+
 // credentialAttempts is how often a request is made with credentials that are refused: they may just have been renewed.
 const credentialAttempts = 2
 
@@ -151,7 +154,7 @@ const credentialAttempts = 2
 func (m *Manager) do(ctx context.Context, op, key string, bytes int64, request func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
 		err := m.once(ctx, op, key, bytes, request)
-		if err == nil || !m.again(ctx, attempt, err) {
+		if err == nil || !m.again(ctx, attempt, err) || op == opComplete && errors.Is(err, blob.ErrConflict) {
 			return err
 		}
 		m.metrics.retried(ctx, op)

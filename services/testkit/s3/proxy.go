@@ -67,6 +67,7 @@ type Proxy struct {
 	Endpoint string
 
 	target    *url.URL
+	stopped   chan struct{}
 	transport *http.Transport
 
 	mu     sync.Mutex
@@ -82,10 +83,11 @@ func NewProxy(t testing.TB, endpoint string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{target: target, transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}, counts: make(map[string]int)}
+	p := &Proxy{target: target, transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}, counts: make(map[string]int), stopped: make(chan struct{})}
 	server := httptest.NewServer(p)
 	p.Endpoint = server.URL
 	t.Cleanup(func() {
+		close(p.stopped)
 		server.CloseClientConnections()
 		server.Close()
 		p.transport.CloseIdleConnections()
@@ -138,7 +140,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case f.ResetBefore:
 		reset()
 	case f.Hang:
-		<-r.Context().Done()
+		// Only behind the body does the server notice that the client has given up.
+		io.Copy(io.Discard, r.Body)
+		select {
+		case <-r.Context().Done():
+		case <-p.stopped:
+		}
 		reset()
 	case f.Status != 0:
 		io.Copy(io.Discard, r.Body)

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"crypto/md5"
 	"encoding/hex"
+	"encoding/json"
 	"encoding/xml"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -72,6 +74,9 @@ func NewSimulated(t testing.TB, latency Latency) *Simulated {
 
 // OpenSimulated starts such a store outside a test; stop ends it.
 func OpenSimulated(latency Latency) (s *Simulated, stop func()) {
+	if latency.BytesPerSecond == 0 {
+		latency.BytesPerSecond = 1 << 40
+	}
 	s = &Simulated{latency: latency, objects: make(map[string]*simulatedObject), uploads: make(map[string]*simulatedUpload), counts: make(map[string]int64)}
 	server := httptest.NewServer(s)
 	s.Endpoint = server.URL
@@ -79,13 +84,6 @@ func OpenSimulated(latency Latency) (s *Simulated, stop func()) {
 		server.CloseClientConnections()
 		server.Close()
 	}
-}
-
-// Requests is how many requests of an operation have come.
-func (s *Simulated) Requests(op string) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.counts[op]
 }
 
 // wait is the time until the first byte.
@@ -99,8 +97,25 @@ func (s *Simulated) wait(r *http.Request) {
 	}
 }
 
+// Stats are the requests of a simulated store by operation, and the bytes of bodies.
+type Stats struct {
+	Requests          map[string]int64
+	BytesIn, BytesOut int64
+}
+
+// Stats is what the store has done.
+func (s *Simulated) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Stats{maps.Clone(s.counts), s.BytesIn.Load(), s.BytesOut.Load()}
+}
+
 // ServeHTTP is part of http.Handler.
 func (s *Simulated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == statsPath {
+		json.NewEncoder(w).Encode(s.Stats())
+		return
+	}
 	op := Operation(r)
 	s.mu.Lock()
 	s.counts[op]++
@@ -166,9 +181,6 @@ func metadataOf(r *http.Request) http.Header {
 // body reads the body of a request at the connection's speed.
 func (s *Simulated) body(r *http.Request) ([]byte, bool) {
 	data := bytes.NewBuffer(make([]byte, 0, max(0, r.ContentLength)))
-	if s.latency.BytesPerSecond == 0 {
-		s.latency.BytesPerSecond = 1 << 40
-	}
 	if err := paced(r.Context(), data, r.Body, s.latency.BytesPerSecond); err != nil {
 		return nil, false
 	}
@@ -229,12 +241,8 @@ func (s *Simulated) get(w http.ResponseWriter, r *http.Request, key string) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	rate := s.latency.BytesPerSecond
-	if rate == 0 {
-		rate = 1 << 40
-	}
 	s.BytesOut.Add(last - first + 1)
-	if paced(r.Context(), w, bytes.NewReader(o.data[first:last+1]), rate) != nil {
+	if paced(r.Context(), w, bytes.NewReader(o.data[first:last+1]), s.latency.BytesPerSecond) != nil {
 		reset()
 	}
 }
@@ -319,4 +327,18 @@ func (s *Simulated) list(w http.ResponseWriter, prefix, after string) {
 		result.IsTruncated, result.NextContinuationToken = true, result.Contents[999].Key
 	}
 	answer(w, result)
+}
+
+// statsPath is where Stats are asked for. No bucket has such a name.
+const statsPath = "/-/stats"
+
+// RemoteStats asks a simulated store in another process what it has done.
+func RemoteStats(endpoint string) (Stats, error) {
+	var out Stats
+	response, err := http.Get(endpoint + statsPath)
+	if err != nil {
+		return out, err
+	}
+	defer response.Body.Close()
+	return out, json.NewDecoder(response.Body).Decode(&out)
 }

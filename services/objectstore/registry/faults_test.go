@@ -1,0 +1,260 @@
+package registry_test
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"chancery/services/kafka/uuid"
+	"chancery/services/objectstore"
+	"chancery/services/objectstore/coldread"
+	"chancery/services/objectstore/contract"
+	"chancery/services/testkit/s3"
+)
+
+// faulty are the faults that a store and the way to it can have; the first of so many requests that can have one gets it.
+var faulty = []struct {
+	fault s3.Fault
+	every int
+}{
+	{s3.Fault{Name: "slow down", Status: 503, Code: "SlowDown"}, 5},
+	{s3.Fault{Name: "internal error", Status: 500, Code: "InternalError"}, 3},
+	{s3.Fault{Name: "too many requests", Status: 429, Code: "TooManyRequests"}, 5},
+	{s3.Fault{Name: "request timeout", Status: 400, Code: "RequestTimeout"}, 3},
+	{s3.Fault{Name: "expired token", Status: 400, Code: "ExpiredToken"}, 3},
+	{s3.Fault{Name: "conflict", Status: 409, Code: "ConditionalRequestConflict"}, 5},
+	{s3.Fault{Name: "error in the body", Status: 200, Code: "InternalError"}, 5},
+	{s3.Fault{Name: "reset before", ResetBefore: true}, 3},
+	{s3.Fault{Name: "lost answer", ResetAfter: true}, 3},
+	{s3.Fault{Name: "hang", Hang: true}, 20},
+	{s3.Fault{Name: "slow first byte", FirstByteDelay: 60 * time.Millisecond}, 2},
+	{s3.Fault{Name: "slow connection", BytesPerSecond: 8 << 20}, 2},
+	{s3.Fault{Name: "cut body", CutAfter: 300_000}, 2},
+	{s3.Fault{Name: "short body", ShortBy: 100_000}, 2},
+	{s3.Fault{Name: "flipped byte in an answer", FlipAt: 70_000}, 2},
+	{s3.Fault{Name: "flipped byte in a request", FlipRequestAt: 70_000}, 2},
+}
+
+// applies says which requests can have a fault: an error behind a good status, for one, S3 has only at the end of an upload.
+func applies(f s3.Fault, op string) bool {
+	switch {
+	case f.CutAfter > 0, f.ShortBy > 0, f.FlipAt > 0:
+		return op == "get"
+	case f.FlipRequestAt > 0:
+		return op == "put" || op == "upload_part"
+	case f.Status == 200:
+		return op == "complete_upload"
+	case f.Status == 409:
+		return op == "put" || op == "complete_upload"
+	}
+	return true
+}
+
+// Under every fault, what was copied is read back byte for byte: nothing wrong, nothing lost. Copies and reads are tried
+// again as their jobs do.
+func TestFaults(t *testing.T) {
+	server := s3.Start(t, false)
+	for _, client := range []string{"s3", "minio"} {
+		bucket := "faults-" + client
+		server.CreateBucket(t, bucket)
+		for _, f := range faulty {
+			t.Run(client+" "+f.fault.Name, func(t *testing.T) {
+				proxy := s3.NewProxy(t, server.Endpoint)
+				m := open(t, client, map[string]string{
+					"bucket": bucket, "endpoint": proxy.Endpoint, "region": s3.Region, "access.key": s3.AccessKey, "secret.key": s3.SecretKey,
+					"put.max.bytes": "2097152", "part.size.bytes": "5242880", "request.timeout.ms": "1000", "read.stall.timeout.ms": "300",
+				})
+				var mu sync.Mutex
+				asked, hurt := 0, 0
+				proxy.Script(func(op string, _ *http.Request) s3.Fault {
+					mu.Lock()
+					defer mu.Unlock()
+					if !applies(f.fault, op) {
+						return s3.Fault{}
+					}
+					if asked++; asked%f.every != 1%f.every {
+						return s3.Fault{}
+					}
+					hurt++
+					return f.fault
+				})
+				segments, want := copyAll(t, m)
+				readAll(t, m, segments, want)
+				if hurt == 0 {
+					t.Error("no request was hurt")
+				}
+			})
+		}
+	}
+}
+
+// copyAll copies some segments, small ones and one in parts.
+func copyAll(t *testing.T, m objectstore.RemoteStorageManager) (segments []coldread.Segment, want []byte) {
+	t.Helper()
+	topic := uuid.Random()
+	base := int64(0)
+	for _, batches := range []int{10, 55, 5} {
+		s, d, log := contract.Batches(t, topic, base, batches, 100_000)
+		persist(t, func() error {
+			custom, err := m.CopyLogSegmentData(t.Context(), s, d)
+			s.Custom = custom
+			return err
+		})
+		segments = append(segments, coldread.Segment{SegmentMetadata: s, FirstOffset: s.BaseOffset, LastOffset: s.EndOffset})
+		want = append(want, log...)
+		base += int64(batches)
+	}
+	return segments, want
+}
+
+// readAll reads everything back as a consumer does.
+func readAll(t *testing.T, m objectstore.RemoteStorageManager, segments []coldread.Segment, want []byte) {
+	t.Helper()
+	r, err := coldread.New(m, coldread.DefaultConfig(), coldread.Deps{Meter: noop.Meter{}, Logger: deps().Logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	end := segments[len(segments)-1].LastOffset
+	for offset := int64(0); offset <= end; {
+		persist(t, func() error {
+			result, err := r.Read(t.Context(), coldread.ReadRequest{Segments: segments, Offset: offset, MaxBytes: 1 << 20, MinOneBatch: true})
+			if err != nil {
+				return err
+			}
+			defer result.Records.Release()
+			data, err := result.Records.ReadAll()
+			if err != nil || len(data) == 0 || !bytes.HasPrefix(want, data) {
+				t.Fatalf("at offset %d: %d bytes that are wrong, %v", offset, len(data), err)
+			}
+			want, offset = want[len(data):], result.NextOffset
+			return nil
+		})
+	}
+	if len(want) > 0 {
+		t.Errorf("%d bytes are lost", len(want))
+	}
+}
+
+// persist does something until it works, as jobs and consumers do. Every failure must be one that says so.
+func persist(t *testing.T, do func() error) {
+	t.Helper()
+	for attempt := 1; ; attempt++ {
+		err := do()
+		if err == nil {
+			return
+		}
+		if objectstore.KindName(err) == "other" || errors.Is(err, objectstore.ErrRejected) || attempt == 200 {
+			t.Fatalf("attempt %d: %v", attempt, err)
+		}
+		if attempt > 3 {
+			// The breaker lets the next one through after a while.
+			timer := time.NewTimer(50 * time.Millisecond)
+			select {
+			case <-timer.C:
+			case <-t.Context().Done():
+				timer.Stop()
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// While a store is away, requests fail at once; when it is back, they work again.
+func TestOutage(t *testing.T) {
+	server := s3.Start(t, false)
+	server.CreateBucket(t, "outage")
+	proxy := s3.NewProxy(t, server.Endpoint)
+	m := open(t, "s3", map[string]string{
+		"bucket": "outage", "endpoint": proxy.Endpoint, "region": s3.Region, "access.key": s3.AccessKey, "secret.key": s3.SecretKey,
+	})
+	s, d, log := contract.Segment(uuid.Random(), 0, 10_000)
+	contract.Copy(t, m, s, d)
+	proxy.Down(true)
+	for range 3 {
+		if _, err := m.FetchIndexes(t.Context(), s); !errors.Is(err, objectstore.ErrTransient) {
+			t.Errorf("while the store is away: %v", err)
+		}
+	}
+	asked := proxy.Requests("")
+	begun := time.Now()
+	for range 50 {
+		if _, err := m.FetchIndexes(t.Context(), s); !errors.Is(err, objectstore.ErrTransient) {
+			t.Errorf("while the store is away: %v", err)
+		}
+	}
+	if n, took := proxy.Requests("")-asked, time.Since(begun); n > 20 || took > 5*time.Second {
+		t.Errorf("50 reads made %d requests in %s", n, took)
+	}
+	proxy.Down(false)
+	persist(t, func() error {
+		_, err := m.FetchIndexes(t.Context(), s)
+		return err
+	})
+	if got := contract.Read(t, m, s, 0, s.SizeBytes); !bytes.Equal(got, log) {
+		t.Error("the bytes differ")
+	}
+}
+
+// A bit that flips on the store's disk, and an object that is cut there, give errors and never other records.
+func TestDamageOnDisk(t *testing.T) {
+	server := s3.Start(t, false)
+	server.CreateBucket(t, "damage")
+	m := open(t, "s3", map[string]string{
+		"bucket": "damage", "endpoint": server.Endpoint, "region": s3.Region, "access.key": s3.AccessKey, "secret.key": s3.SecretKey,
+	})
+	s, d, log := contract.Batches(t, uuid.Random(), 0, 30, 100_000)
+	contract.Copy(t, m, s, d)
+	key, err := m.(objectstore.Inventory).ObjectKey(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := server.File("damage", key)
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segments := []coldread.Segment{{SegmentMetadata: s, FirstOffset: 0, LastOffset: s.EndOffset}}
+	for name, change := range map[string]func([]byte) []byte{
+		"flipped":     func(b []byte) []byte { b[1<<20+500] ^= 4; return b },
+		"cut":         func(b []byte) []byte { return b[:1<<20+500] },
+		"without end": func(b []byte) []byte { return b[:len(b)-1] },
+		"empty":       func([]byte) []byte { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(file, change(bytes.Clone(whole)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			r, err := coldread.New(m, coldread.DefaultConfig(), coldread.Deps{Meter: noop.Meter{}, Logger: deps().Logger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			failed := 0
+			for offset := int64(0); offset <= s.EndOffset; offset++ {
+				result, err := r.Read(t.Context(), coldread.ReadRequest{Segments: segments, Offset: offset, MaxBytes: 1, MinOneBatch: true})
+				if errors.Is(err, objectstore.ErrCorrupt) {
+					failed++
+					continue
+				}
+				if err != nil {
+					t.Fatal(offset, err)
+				}
+				data, err := result.Records.ReadAll()
+				size := len(log) / 30
+				if err != nil || !bytes.Equal(data, log[int(offset)*size:int(offset+1)*size]) {
+					t.Fatalf("offset %d: %d bytes that are wrong, %v", offset, len(data), err)
+				}
+			}
+			if failed == 0 || name == "flipped" && failed > 12 {
+				t.Errorf("%d of 30 batches were refused", failed)
+			}
+		})
+	}
+}
