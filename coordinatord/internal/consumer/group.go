@@ -106,12 +106,12 @@ func count(m map[string]int, key string, by int) {
 	}
 }
 
-// PreferredAssignor is the one that most members name, fallback when none does. Of equally liked ones the first by name wins.
+// PreferredAssignor is the one that most members name, fallback when none does. Of equally liked ones the last by name wins, which is uniform.
 func (c Counts) PreferredAssignor(fallback string) string {
 	best := fallback
 	most := 0
 	for name, n := range c.Assignors {
-		if n > most || n == most && name < best {
+		if n > most || n == most && name > best {
 			best, most = name, n
 		}
 	}

@@ -113,7 +113,7 @@ func TestCounts(t *testing.T) {
 		{"two expressions", []*Member{{Regex: "a"}, {Regex: "b"}}, false, "uniform"},
 		{"expression and names", []*Member{{Regex: "a"}, {Regex: "a", Topics: []string{"a"}}}, false, "uniform"},
 		{"most want range", []*Member{{Assignor: name("range")}, {Assignor: name("uniform")}, {Assignor: name("range")}}, true, "range"},
-		{"as many want either", []*Member{{Assignor: name("uniform")}, {Assignor: name("range")}}, true, "range"},
+		{"as many want either", []*Member{{Assignor: name("uniform")}, {Assignor: name("range")}}, true, "uniform"},
 	} {
 		c := NewGroup("g").Counts
 		for _, m := range tt.members {

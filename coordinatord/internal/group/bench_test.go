@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"chancery/services/kafka/recordbatch"
+	"chancery/services/metadata"
 	"chancery/services/statemachine"
 )
 
@@ -36,7 +37,7 @@ func BenchmarkCommits(b *testing.B) {
 		Name: "bench",
 		New: func() statemachine.Machine[Command, *Record, Reply] {
 			return New(Config{OffsetsRetentionCheckInterval: time.Hour, MaxSize: 1 << 30, OffsetMetadataMaxBytes: 4096, MaxBatchBytes: 1 << 20,
-				Logger: slog.New(slog.DiscardHandler)})
+				Image: metadata.Empty("c"), Logger: slog.New(slog.DiscardHandler)})
 		},
 		Codec: Codec{}, Log: log, MaxBatchBytes: 1 << 20, MaxQueuedBytes: 16 << 20, AnswerTimeout: time.Minute,
 		Logger: slog.New(slog.DiscardHandler),
