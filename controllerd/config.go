@@ -47,6 +47,11 @@ type Config struct {
 	// Voters are all controllers of the quorum (controller.quorum.voters), this one among them. Empty means a quorum of this
 	// one alone, which then opens no port for it.
 	Voters []Voter
+	// JoinTargets are the addresses for services of other controllers, whose quorum this one wants to join: it is no voter until
+	// it is added (controller.quorum.bootstrap.servers, without controller.quorum.voters). QuorumAddress is where the voters
+	// will reach it then (controller.quorum.listener).
+	JoinTargets   []string
+	QuorumAddress string
 	// EtcdEndpoints are those of an etcd that runs elsewhere; empty means that the controllers are the quorum themselves.
 	EtcdEndpoints []string
 	// EtcdPrefix is before all keys in an etcd that runs elsewhere, so that it can be shared.
@@ -125,6 +130,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("num.partitions is %d, want 1 or more", c.NumPartitions)
 	case c.DefaultReplicationFactor < 1:
 		return fmt.Errorf("default.replication.factor is %d, want 1 or more", c.DefaultReplicationFactor)
+	}
+	if len(c.JoinTargets) > 0 && c.QuorumAddress == "" {
+		return errors.New("controller.quorum.listener is not set: want the host:port at which the voters of the quorum in " +
+			"controller.quorum.bootstrap.servers will reach this controller")
 	}
 	return c.validateVoters()
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -41,6 +43,7 @@ const (
 	alonePatience = time.Minute
 	settlePause   = 50 * time.Millisecond
 	settleTimeout = 2 * time.Second
+	joinPause     = 200 * time.Millisecond
 	readyPoll     = 2 * time.Millisecond
 )
 
@@ -127,23 +130,111 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.config.ClusterID != "" && meta.clusterID != "" && s.config.ClusterID != meta.clusterID {
 		return fmt.Errorf("%s belongs to the cluster %s, but cluster.id is %s", s.config.Dir, meta.clusterID, s.config.ClusterID)
 	}
-	if s.log, err = s.openLog(meta); err != nil { //nolint:contextcheck // The log outlives the start.
-		return err
+	joins := s.mustJoin()
+	if !joins {
+		if s.log, err = s.openLog(meta, nil); err != nil { //nolint:contextcheck // The log outlives the start.
+			return err
+		}
 	}
-	s.service.Log = s.log
 	endpoints, err := s.listen(ctx)
 	if err != nil {
-		return errors.Join(err, s.log.Close(context.WithoutCancel(ctx)))
+		return errors.Join(err, s.closeLog(context.WithoutCancel(ctx)))
 	}
-	s.started.Store(true)
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
-	s.running.Go(func() { s.run(runCtx, meta, endpoints) })
-	s.running.Go(func() { s.watch(runCtx) })
+	if joins {
+		s.running.Go(func() { s.join(runCtx, meta, endpoints) })
+	} else {
+		s.serve(runCtx, meta, endpoints)
+	}
 	if err := s.awaitReady(ctx); err != nil {
 		return errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 	}
 	return nil
+}
+
+// serve works with the log, which is open now.
+func (s *Server) serve(ctx context.Context, meta metaProperties, endpoints []metadata.Endpoint) {
+	s.service.Log = s.log
+	s.started.Store(true)
+	s.running.Go(func() { s.run(ctx, meta, endpoints) })
+	s.running.Go(func() { s.watch(ctx) })
+}
+
+func (s *Server) closeLog(ctx context.Context) error {
+	if s.log == nil {
+		return nil
+	}
+	return s.log.Close(ctx)
+}
+
+// mustJoin says whether this controller is to join a quorum and has never done so.
+func (s *Server) mustJoin() bool {
+	if len(s.config.JoinTargets) == 0 {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(s.config.Dir, quorumDir))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// join asks to be a voter until it is one, and then serves.
+func (s *Server) join(ctx context.Context, meta metaProperties, endpoints []metadata.Endpoint) {
+	members, clusterID, err := s.askToJoin(ctx, meta)
+	if err != nil {
+		return // The context has ended.
+	}
+	meta.clusterID = clusterID
+	if err := meta.store(s.config.Dir); err != nil {
+		s.fail(err)
+		return
+	}
+	log, err := s.openLog(meta, members) //nolint:contextcheck // The log outlives this.
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	s.log = log
+	s.serve(ctx, meta, endpoints)
+}
+
+// askToJoin tells the active controller of this one until it is admitted, and writes down meanwhile which cluster it is.
+func (s *Server) askToJoin(ctx context.Context, meta metaProperties) ([]metalog.Member, string, error) {
+	client, err := controllerclient.New(controllerclient.Config{Targets: s.config.JoinTargets, Dialer: s.deps.Dialer, Logger: s.deps.Logger})
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = client.Close() }()
+	s.deps.Logger.Info("this controller is no voter yet; it waits to be added", "id", s.config.NodeID, "directory", meta.directoryID.String())
+	for {
+		attempt, cancel := context.WithTimeout(ctx, settleTimeout)
+		resp, err := client.JoinQuorum(attempt, &controllerv1.JoinQuorumRequest{
+			ClusterId: meta.clusterID, ControllerId: s.config.NodeID, DirectoryId: meta.directoryID[:], QuorumAddress: s.config.QuorumAddress,
+		})
+		cancel()
+		switch {
+		case err != nil:
+			s.deps.Logger.Info("asking to join the quorum", "error", err)
+		case len(resp.GetMembers()) > 0:
+			var members []metalog.Member
+			for _, m := range resp.GetMembers() {
+				members = append(members, metalog.Member{Name: m.GetName(), Address: m.GetQuorumAddress()})
+			}
+			return members, resp.GetClusterId(), nil
+		case meta.clusterID == "":
+			// What adds a controller reads its directory's id from there.
+			meta.clusterID = resp.GetClusterId()
+			if err := meta.store(s.config.Dir); err != nil {
+				s.fail(err)
+			}
+		}
+		t := time.NewTimer(joinPause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, "", ctx.Err()
+		}
+	}
 }
 
 // listen opens the listener for clients, if there is to be one, and says where they reach it.
@@ -163,7 +254,8 @@ func (s *Server) listen(ctx context.Context) ([]metadata.Endpoint, error) {
 	return []metadata.Endpoint{e}, nil
 }
 
-func (s *Server) openLog(meta metaProperties) (metalog.Log, error) {
+// openLog opens the metadata log; join are the members of the quorum if this controller joins it now.
+func (s *Server) openLog(meta metaProperties, join []metalog.Member) (metalog.Log, error) {
 	c := s.config
 	if len(c.EtcdEndpoints) > 0 {
 		return etcdlog.Connect(etcdlog.ExternalConfig{ID: c.NodeID, Endpoints: c.EtcdEndpoints, Prefix: c.EtcdPrefix, Logger: s.deps.Logger})
@@ -185,9 +277,13 @@ func (s *Server) openLog(meta metaProperties) (metalog.Log, error) {
 		slices.Sort(list)
 		token = "chancery:" + strings.Join(list, ",")
 	}
+	joinAddress := ""
+	if len(c.JoinTargets) > 0 {
+		joinAddress = c.QuorumAddress
+	}
 	return etcdlog.Start(etcdlog.Config{
-		ID: c.NodeID, Dir: filepath.Join(c.Dir, quorumDir), Token: token, Address: c.Address, Voters: voters,
-		Election: c.ElectionTimeout, UnsafeNoFsync: c.UnsafeNoFsync, WALSegmentBytes: c.WALSegmentBytes, Logger: s.deps.Logger,
+		ID: c.NodeID, Dir: filepath.Join(c.Dir, quorumDir), Token: token, Address: c.Address, DirectoryID: meta.directoryID,
+		Voters: voters, Join: join, JoinAddress: joinAddress, Election: c.ElectionTimeout, UnsafeNoFsync: c.UnsafeNoFsync, WALSegmentBytes: c.WALSegmentBytes, Logger: s.deps.Logger,
 	})
 }
 
@@ -273,7 +369,7 @@ func (s *Server) fail(err error) {
 }
 
 func (s *Server) awaitReady(ctx context.Context) error {
-	needsOthers := len(s.config.Voters) > 1 || len(s.config.EtcdEndpoints) > 0
+	needsOthers := len(s.config.Voters) > 1 || len(s.config.EtcdEndpoints) > 0 || len(s.config.JoinTargets) > 0
 	limit := alonePatience
 	if needsOthers {
 		limit = quorumPatience
@@ -308,7 +404,7 @@ func (s *Server) Stop(ctx context.Context) error {
 		err = errors.Join(s.listener.Stop(), s.client.Close())
 	}
 	s.running.Wait()
-	return errors.Join(err, s.log.Close(ctx))
+	return errors.Join(err, s.closeLog(ctx))
 }
 
 // Failed tells of a failure of the metadata log that the controller cannot heal.

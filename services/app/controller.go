@@ -59,6 +59,14 @@ func controllerConfig(p *parts) (controllerd.Config, error) {
 		}
 		c.Voters = append(c.Voters, v)
 	}
+	if len(c.Voters) == 0 && len(c.EtcdEndpoints) == 0 {
+		targets, err := bootstrapControllers(n)
+		if err != nil {
+			return c, err
+		}
+		c.JoinTargets = slices.DeleteFunc(targets, func(a string) bool { return a == c.Address })
+		c.QuorumAddress = n.String("controller.quorum.listener")
+	}
 	return c, nil
 }
 

@@ -149,6 +149,9 @@ type Controller struct {
 	SupportedFeatures map[string]VersionRange
 }
 
+// Endpoint finds an endpoint by name.
+func (c *Controller) Endpoint(name string) (Endpoint, bool) { return findEndpoint(c.Endpoints, name) }
+
 // Shard says who owns a shard. Each change of the owner raises the epoch; Owner is -1 for nobody.
 type Shard struct {
 	Owner int32

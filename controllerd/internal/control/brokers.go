@@ -131,6 +131,9 @@ func (m *Manager) checkRegistrationFeatures(req *kmsg.BrokerRegistrationRequest)
 		return errcode.InvalidRegistration.Errorf("Request features do not contain '%s'", featureMetadataVersion)
 	}
 	for name, level := range m.image.Features() {
+		if name == featureKRaftVersion {
+			continue // Storage nodes do not vote.
+		}
 		if r := ranges[name]; level < r.Min || level > r.Max {
 			return errcode.UnsupportedVersion.Errorf("Unable to register because the broker does not support finalized version %d of %s. "+
 				"The broker wants a version between %d and %d, inclusive.", level, name, r.Min, r.Max)

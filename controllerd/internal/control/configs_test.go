@@ -204,7 +204,12 @@ func TestUpdateFeatures(t *testing.T) {
 		"metadata.version down": {"metadata.version", 25, 2, errcode.InvalidUpdateVersion},
 		"no upgrade":            {"group.version", 1, 0, errcode.InvalidUpdateVersion},
 		"empty name":            {"", 1, 1, errcode.InvalidUpdateVersion},
-		"kraft.version":         {"kraft.version", 1, 1, errcode.InvalidUpdateVersion},
+		"kraft.version":         {"kraft.version", 1, 1, 0},
+		"kraft.version beyond":  {"kraft.version", 2, 1, errcode.InvalidUpdateVersion},
+		"share.version alone":   {"share.version", 1, 3, 0},
+		"unsafe downgrade":      {"metadata.version", 20, 3, errcode.InvalidUpdateVersion},
+		"down upwards":          {"kraft.version", 1, 2, errcode.InvalidUpdateVersion},
+		"unknown feature off":   {"no.such", 0, 2, errcode.InvalidUpdateVersion},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil)

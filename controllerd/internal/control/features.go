@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -25,24 +26,30 @@ type feature struct {
 	name string
 	// min and max are the levels that are supported, initial is the one of a new cluster of Kafka 4.4.
 	min, max, initial int16
-	// needs is the metadata.version that each level above 0 needs, by level.
-	needs []int16
+	// needs is the metadata.version that the levels above 0 need, 0 for any.
+	needs int16
 }
 
 // features are those of Kafka 4.4, in the order in which a new cluster's log has them.
 func features() []feature {
 	return []feature{
 		{name: featureMetadataVersion, min: 7, max: 33, initial: 33},
-		{name: featureELR, max: 1, initial: 1, needs: []int16{23}},
-		{name: "group.version", max: 1, initial: 1, needs: []int16{22}},
-		{name: "share.version", max: 2, initial: 2, needs: []int16{28, 31}},
-		{name: "streams.version", max: 1, initial: 1, needs: []int16{29}},
-		{name: "transaction.version", max: 2, initial: 2, needs: []int16{24, 24}},
+		{name: featureELR, max: 1, initial: 1, needs: 23},
+		{name: "group.version", max: 1, initial: 1},
+		{name: "share.version", max: 2, initial: 2},
+		{name: "streams.version", max: 1, initial: 1},
+		{name: "transaction.version", max: 2, initial: 2},
 	}
 }
 
+// supportedFeatures are the features of Kafka 4.4 and that of the quorum, which a new cluster does not have: its voters
+// are those of the configuration.
+func supportedFeatures() []feature {
+	return append(features(), feature{name: featureKRaftVersion, max: 1})
+}
+
 func featureNamed(name string) (feature, bool) {
-	all := features()
+	all := supportedFeatures()
 	i := slices.IndexFunc(all, func(f feature) bool { return f.name == name })
 	if i < 0 {
 		return feature{}, false
@@ -94,7 +101,8 @@ func (m *Manager) UpdateFeatures(req *kmsg.UpdateFeaturesRequest) Decision {
 		}
 		updated, err := m.updateFeature(u.Feature, u.MaxVersionLevel, kind, proposed)
 		if err != nil {
-			resp.ErrorCode, resp.ErrorMessage = fail(err)
+			resp.ErrorCode = int16(errcode.Of(err))
+			resp.ErrorMessage = kmsg.StringPtr("The update failed for all features since the following feature had an error: " + errcode.Text(err))
 			return Decision{Reply: resp}
 		}
 		records = append(records, updated...)
@@ -120,40 +128,92 @@ func (m *Manager) updateFeature(name string, level int16, kind int8, proposed ma
 	if kind < upgradeOnly || kind > unsafeDowngrade {
 		return nil, refuse("The controller does not support the given upgrade type.")
 	}
-	now := m.image.FeatureLevel(name)
-	f, known := featureNamed(name)
-	switch {
-	case level < 0:
+	if level < 0 {
 		return nil, refuse("A feature version cannot be less than 0.")
-	case name == featureKRaftVersion && level == 0:
-		return nil, nil // The voters are static, which is its only level here.
-	case !known:
-		return nil, refuse("Local controller %d does not support this feature.", m.settings.ControllerID)
-	case level < f.min || level > f.max:
-		return nil, refuse("Local controller %d only supports versions %d-%d", m.settings.ControllerID, f.min, f.max)
 	}
-	for _, b := range m.image.Brokers() {
-		if r := b.SupportedFeatures[name]; level != 0 && (level < r.Min || level > r.Max) {
-			return nil, refuse("Broker %d only supports versions %d-%d", b.ID, r.Min, r.Max)
-		}
+	if reason := m.reasonNotSupported(name, level); reason != "" {
+		return nil, refuse("%s", reason)
 	}
+	now := m.image.FeatureLevel(name)
 	switch {
 	case level < now && kind == upgradeOnly:
 		return nil, refuse("Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.")
 	case level > now && kind != upgradeOnly:
 		return nil, refuse("Can't downgrade to a newer version.")
-	case name == featureMetadataVersion && level < now:
-		// Records are written in the newest form, which an older version does not have.
-		return nil, errcode.InvalidUpdateVersion.Errorf("Unsupported metadata.version downgrade from %d to %d. Refusing to perform the "+
-			"requested downgrade because it might delete metadata information.", now, level)
-	case level > 0 && f.needs != nil && proposed[featureMetadataVersion] < f.needs[level-1]:
-		return nil, refuse("%s could not be set to %d because it depends on %s level %d", name, level, featureMetadataVersion, f.needs[level-1])
+	}
+	switch name {
+	case featureMetadataVersion:
+		return m.updateMetadataVersion(now, level, kind)
+	case featureKRaftVersion:
+		if level < now {
+			return nil, refuse("Can't downgrade the version of this feature.")
+		}
+	default:
+		f, known := featureNamed(name)
+		switch {
+		case !known:
+			return nil, refuse("Feature %s not found.", name)
+		case level > 0 && proposed[featureMetadataVersion] < f.needs:
+			return nil, refuse("%s could not be set to %d because it depends on %s level %d", name, level, featureMetadataVersion, f.needs)
+		}
 	}
 	var records []metarecord.Record
 	if name == featureELR && level > 0 {
 		records = m.elrSafety()
 	}
 	return append(records, &metarecord.FeatureLevelRecord{Name: name, FeatureLevel: level}), nil
+}
+
+// reasonNotSupported says who of the cluster does not support a level of a feature, empty for nobody.
+func (m *Manager) reasonNotSupported(name string, level int16) string {
+	check := func(who string, r metadata.VersionRange) string {
+		switch {
+		case level >= r.Min && level <= r.Max:
+			return ""
+		case r.Max == 0:
+			return who + " does not support this feature."
+		}
+		return fmt.Sprintf("%s only supports versions %d-%d", who, r.Min, r.Max)
+	}
+	f, _ := featureNamed(name)
+	if reason := check(fmt.Sprintf("Local controller %d", m.settings.ControllerID), metadata.VersionRange{Min: f.min, Max: f.max}); reason != "" {
+		return reason
+	}
+	for _, b := range m.image.Brokers() {
+		if name == featureKRaftVersion {
+			break // Storage nodes do not vote.
+		}
+		if reason := check(fmt.Sprintf("Broker %d", b.ID), b.SupportedFeatures[name]); reason != "" {
+			return reason
+		}
+	}
+	for _, c := range m.image.Controllers() {
+		if c.ID == m.settings.ControllerID {
+			continue
+		}
+		if reason := check(fmt.Sprintf("Controller %d", c.ID), c.SupportedFeatures[name]); reason != "" {
+			return reason
+		}
+	}
+	return ""
+}
+
+// versionsWithChanges are the metadata versions that brought new records or fields; to go below one of them would lose
+// what those hold.
+var versionsWithChanges = []int16{8, 11, 13, 14, 15, 17, 23, 30, 32, 33}
+
+// updateMetadataVersion goes to a newer version, or to an older one that knows all that the present one knows.
+func (m *Manager) updateMetadataVersion(now, level int16, kind int8) ([]metarecord.Record, error) {
+	changed := slices.ContainsFunc(versionsWithChanges, func(v int16) bool { return v > level && v <= now })
+	switch {
+	case changed && kind == unsafeDowngrade:
+		return nil, errcode.InvalidUpdateVersion.Errorf("Unsupported metadata.version downgrade from %d to %d. Unsafe metadata downgrade "+
+			"is not supported in this version.", now, level)
+	case changed:
+		return nil, errcode.InvalidUpdateVersion.Errorf("Unsupported metadata.version downgrade from %d to %d. Refusing to perform the "+
+			"requested downgrade because it might delete metadata information.", now, level)
+	}
+	return []metarecord.Record{&metarecord.FeatureLevelRecord{Name: featureMetadataVersion, FeatureLevel: level}}, nil
 }
 
 // elrSafety gives the records that make min.insync.replicas the same on all brokers, which eligible leaders rely on.
@@ -193,6 +253,26 @@ func (m *Manager) RegisterController(req *kmsg.ControllerRegistrationRequest, tr
 	return Decision{Records: []metarecord.Record{record}, Reply: resp}
 }
 
+// UpdateControllerListeners takes note of where clients find a controller now. What services dial stays.
+func (m *Manager) UpdateControllerListeners(id int32, listeners []metarecord.Endpoint) Decision {
+	controllers := m.image.Controllers()
+	i := slices.IndexFunc(controllers, func(c *metadata.Controller) bool { return c.ID == id })
+	if i < 0 {
+		return Decision{}
+	}
+	c := controllers[i]
+	record := &metarecord.RegisterControllerRecord{ControllerID: id, IncarnationID: c.IncarnationID}
+	if e, ok := c.Endpoint(metadata.GRPCEndpoint); ok {
+		record.EndPoints = append(record.EndPoints, metarecord.Endpoint(e))
+	}
+	record.EndPoints = append(record.EndPoints, listeners...)
+	for _, name := range slices.Sorted(maps.Keys(c.SupportedFeatures)) {
+		r := c.SupportedFeatures[name]
+		record.Features = append(record.Features, metarecord.Feature{Name: name, MinSupportedVersion: r.Min, MaxSupportedVersion: r.Max})
+	}
+	return Decision{Records: []metarecord.Record{record}}
+}
+
 // UnregisterController forgets a controller.
 func (m *Manager) UnregisterController(req *kmsg.UnregisterControllerRequest) Decision {
 	resp := kmsg.NewPtrUnregisterControllerResponse()
@@ -207,7 +287,7 @@ func (m *Manager) UnregisterController(req *kmsg.UnregisterControllerRequest) De
 // ControllerFeatures are the features that this controller supports, for its registration.
 func ControllerFeatures() []kmsg.ControllerRegistrationRequestFeature {
 	var list []kmsg.ControllerRegistrationRequestFeature
-	for _, f := range append(features(), feature{name: featureKRaftVersion, max: 1}) {
+	for _, f := range supportedFeatures() {
 		e := kmsg.NewControllerRegistrationRequestFeature()
 		e.Name, e.MinSupportedVersion, e.MaxSupportedVersion = f.name, f.min, f.max
 		list = append(list, e)

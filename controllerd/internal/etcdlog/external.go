@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"chancery/controllerd/internal/metalog"
+	"chancery/services/kafka/uuid"
 )
 
 const (
@@ -282,6 +283,19 @@ func (e *External) Voters(ctx context.Context) ([]metalog.Voter, error) {
 		return nil, err
 	}
 	return []metalog.Voter{{ID: h.ID, Leader: true}}, nil
+}
+
+// Members are unknown, and nobody can be admitted.
+func (e *External) Members(context.Context, int32, uuid.UUID) ([]metalog.Member, error) {
+	return nil, nil
+}
+
+// AddVoter refuses: the quorum is not ours.
+func (e *External) AddVoter(context.Context, metalog.NewVoter) error { return metalog.ErrStaticVoters }
+
+// RemoveVoter refuses: the quorum is not ours.
+func (e *External) RemoveVoter(context.Context, int32, uuid.UUID) error {
+	return metalog.ErrStaticVoters
 }
 
 // Close says farewell, so that another controller takes over at once.

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"chancery/controllerd/internal/metalog"
+	"chancery/services/kafka/uuid"
 )
 
 const (
@@ -64,8 +65,14 @@ type Config struct {
 	// Address is where other services reach this controller. etcd gets it as its client address: it serves no clients
 	// there, but a member with one notices when it has lost its disk, and stays out instead of voting twice.
 	Address string
-	// Voters are all members; empty means this one alone.
+	// DirectoryID is that of the directory of the metadata log; with the id it names the voter.
+	DirectoryID uuid.UUID
+	// Voters are all members; empty means this one alone, which then opens no port.
 	Voters []Voter
+	// Join are all members of a quorum that this one has been admitted to, itself among them. Only the first start needs it.
+	Join []metalog.Member
+	// JoinAddress is this member's "host:port" if it is not among the voters.
+	JoinAddress string
 	// Election is how long voters wait for a silent leader; 0 means the default.
 	Election time.Duration
 	// UnsafeNoFsync and WALSegmentBytes are for tests.
@@ -79,9 +86,10 @@ type Config struct {
 // Member is the metadata log in a member of etcd in this process; it is a metalog.Log.
 type Member struct {
 	store
-	etcd       *embed.Etcd
-	logger     *slog.Logger
-	alone      bool
+	etcd   *embed.Etcd
+	logger *slog.Logger
+	// portless says that nobody else can reach this member.
+	portless   bool
 	quota      int64
 	leadership chan bool
 	failed     chan error
@@ -100,7 +108,7 @@ func Start(c Config) (*Member, error) {
 	}
 	m := &Member{
 		logger:     c.Logger,
-		alone:      len(c.Voters) <= 1,
+		portless:   len(c.Voters) == 0 && c.JoinAddress == "",
 		leadership: make(chan bool, 1),
 		failed:     make(chan error, 1),
 		stop:       make(chan struct{}),
@@ -124,6 +132,7 @@ func Start(c Config) (*Member, error) {
 		compact: true,
 		reclaim: m.makeRoom,
 	}
+	m.watchers.Go(func() { m.announce(identity{c.ID, c.DirectoryID}) })
 	m.watchers.Go(m.watchLeader)
 	m.watchers.Go(m.watchSize)
 	m.watchers.Go(m.watchEnd)
@@ -149,7 +158,7 @@ func embedConfig(c Config, logger *zap.Logger) (*embed.Config, error) {
 	election := c.Election
 	switch {
 	case election > 0:
-	case len(c.Voters) > 1:
+	case len(c.Voters) > 0 || c.JoinAddress != "":
 		election = defaultElection
 	default:
 		election = aloneElection
@@ -179,7 +188,10 @@ func memberName(id int32) string { return fmt.Sprintf("controller-%d", id) }
 
 // setVoters sets the addresses of the members. One member alone gets no port at all.
 func setVoters(e *embed.Config, c Config) error {
-	if len(c.Voters) <= 1 {
+	if c.JoinAddress != "" {
+		return setJoined(e, c)
+	}
+	if len(c.Voters) == 0 {
 		e.ListenPeerUrls = nil
 		e.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: noAddress}}
 		e.InitialCluster = e.Name + "=http://" + noAddress
@@ -202,6 +214,26 @@ func setVoters(e *embed.Config, c Config) error {
 	}
 	e.ListenPeerUrls = []url.URL{listen}
 	e.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: own}}
+	e.InitialCluster = strings.Join(members, ",")
+	return nil
+}
+
+// setJoined sets the addresses of a member that comes to a quorum that is there already.
+func setJoined(e *embed.Config, c Config) error {
+	listen, err := listenURL(c.JoinAddress)
+	if err != nil {
+		return err
+	}
+	e.ClusterState = embed.ClusterStateFlagExisting
+	e.ListenPeerUrls = []url.URL{listen}
+	e.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: c.JoinAddress}}
+	members := []string{}
+	for _, m := range c.Join {
+		members = append(members, m.Name+"=http://"+m.Address)
+	}
+	if len(members) == 0 {
+		members = append(members, e.Name+"=http://"+c.JoinAddress) // Its files know the others.
+	}
 	e.InitialCluster = strings.Join(members, ",")
 	return nil
 }
@@ -295,23 +327,6 @@ func (m *Member) InContact() bool { return m.etcd.Server.Leader() != 0 }
 // Failed tells of a failure that the member cannot heal.
 func (m *Member) Failed() <-chan error { return m.failed }
 
-// Voters are the members of the quorum.
-func (m *Member) Voters(context.Context) ([]metalog.Voter, error) {
-	leader := m.etcd.Server.Leader()
-	var voters []metalog.Voter
-	for _, member := range m.etcd.Server.Cluster().Members() {
-		var id int32
-		if member.IsLearner {
-			continue
-		}
-		if _, err := fmt.Sscanf(member.Name, "controller-%d", &id); err != nil {
-			continue // It has not started yet, so it has no name.
-		}
-		voters = append(voters, metalog.Voter{ID: id, Leader: member.ID == leader})
-	}
-	return sortVoters(voters), nil
-}
-
 // Close hands leadership over and ends the member. Only the first call does anything.
 func (m *Member) Close(ctx context.Context) (err error) {
 	m.closeOnce.Do(func() { err = m.close(ctx) })
@@ -341,7 +356,7 @@ func (m *Member) close(ctx context.Context) error {
 // handOver gives leadership to another voter, if this member has it and there is one that takes it in time: when all members
 // close together there is not.
 func (m *Member) handOver() {
-	if m.alone {
+	if m.isOnlyVoter() {
 		return
 	}
 	done := make(chan struct{})

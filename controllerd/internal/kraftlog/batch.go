@@ -14,10 +14,23 @@ var noOp = metarecord.Encode(&metarecord.NoOpRecord{})
 
 // readable gives a record's frame as Kafka's tools can read it.
 func readable(frame []byte) []byte {
-	if t, err := metarecord.FrameType(frame); err != nil || t.Own() {
+	t, err := metarecord.FrameType(frame)
+	if err != nil || t.Own() {
 		return noOp
 	}
+	if t == metarecord.FeatureLevel {
+		if r, err := metarecord.Decode(frame); err != nil || !hasPlace(r) {
+			return noOp
+		}
+	}
 	return frame
+}
+
+// hasPlace says whether Kafka's own log has a record like this one: not one of a type of ours, and not the level of
+// kraft.version, which Kafka keeps in control records.
+func hasPlace(r metarecord.Record) bool {
+	f, ok := r.(*metarecord.FeatureLevelRecord)
+	return !r.RecordType().Own() && (!ok || f.Name != "kraft.version")
 }
 
 // kafkaBatch is a batch of the log in Kafka's form.

@@ -66,7 +66,7 @@ func writeSnapshot(path string, image *metadata.Image, lastTimestampMs int64, no
 	w := &snapshotWriter{w: bufio.NewWriterSize(f, 1<<20), epoch: image.Epoch(), nowMs: now.UnixMilli()}
 	w.control(recordbatch.SnapshotHeader, snapshotHeader(lastTimestampMs))
 	for r := range image.Records() {
-		if !r.RecordType().Own() {
+		if hasPlace(r) {
 			w.record(metarecord.Encode(r))
 		}
 	}

@@ -226,7 +226,9 @@ func TestClosesOnWhatIsNotServed(t *testing.T) {
 
 // FuzzAnswer answers frames of any bytes.
 func FuzzAnswer(f *testing.F) {
-	l := start(f, func(context.Context, *commonv1.Envelope) (*commonv1.EnvelopeReply, error) { return &commonv1.EnvelopeReply{}, nil })
+	l := start(f, func(context.Context, *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+		return &commonv1.EnvelopeReply{}, nil
+	})
 	for _, a := range table() {
 		req := kmsg.RequestForKey(a.key)
 		req.SetVersion(a.max)

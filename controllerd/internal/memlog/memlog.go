@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"chancery/controllerd/internal/metalog"
+	"chancery/services/kafka/uuid"
 )
 
 // Fault is what happens to one append or claim.
@@ -180,6 +181,15 @@ func (n *Node) Voters(context.Context) ([]metalog.Voter, error) {
 	sort.Slice(voters, func(i, j int) bool { return voters[i].ID < voters[j].ID })
 	return voters, nil
 }
+
+// Members are none: the nodes of a store are fixed.
+func (n *Node) Members(context.Context, int32, uuid.UUID) ([]metalog.Member, error) { return nil, nil }
+
+// AddVoter refuses.
+func (n *Node) AddVoter(context.Context, metalog.NewVoter) error { return metalog.ErrStaticVoters }
+
+// RemoveVoter refuses.
+func (n *Node) RemoveVoter(context.Context, int32, uuid.UUID) error { return metalog.ErrStaticVoters }
 
 // Claim fences all earlier claims.
 func (n *Node) Claim(_ context.Context, address string) (metalog.Term, error) {

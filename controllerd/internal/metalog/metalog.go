@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+
+	"chancery/services/kafka/uuid"
 )
 
 // The errors of a log.
@@ -22,6 +24,10 @@ var (
 	ErrNoSnapshot = errors.New("no snapshot of the metadata log")
 	// ErrClosed says that the log was closed.
 	ErrClosed = errors.New("the metadata log is closed")
+	// ErrStaticVoters says that the voters cannot be changed through this log.
+	ErrStaticVoters = errors.New("the voters of this metadata log cannot be changed here")
+	// ErrNoVoter says that the quorum has no such voter.
+	ErrNoVoter = errors.New("the quorum has no such voter")
 	// ErrNoSpace says that the store is full; nothing was done.
 	ErrNoSpace = errors.New("the store of the metadata log is full")
 )
@@ -55,14 +61,26 @@ type Event struct {
 type Log interface {
 	Reader
 	Leader
+	Quorum
 	// ClusterID gives the id of the cluster. The first caller ever settles it, by what it proposes.
 	ClusterID(ctx context.Context, proposed string) (string, error)
-	// Voters are the members of the quorum.
-	Voters(ctx context.Context) ([]Voter, error)
 	// Failed tells, once, of a failure that the log cannot heal; the process should then stop.
 	Failed() <-chan error
 	// Close leaves the quorum, within the context's time.
 	Close(ctx context.Context) error
+}
+
+// Quorum is the part of a log that knows its voters.
+type Quorum interface {
+	// Voters are the members of the quorum.
+	Voters(ctx context.Context) ([]Voter, error)
+	// Members are all members as a new one must know them. Nil says that the given controller is not admitted.
+	Members(ctx context.Context, id int32, directoryID uuid.UUID) ([]Member, error)
+	// AddVoter admits a controller and returns when it is a voter. When that does not come about within the context's time,
+	// it is not admitted after all.
+	AddVoter(ctx context.Context, v NewVoter) error
+	// RemoveVoter takes a voter out of the quorum, be it the leader.
+	RemoveVoter(ctx context.Context, id int32, directoryID uuid.UUID) error
 }
 
 // Reader is the part of a log that every controller uses.
@@ -119,6 +137,19 @@ type Snapshot struct {
 // Voter is a member of the quorum.
 type Voter struct {
 	ID int32
+	// DirectoryID is that of the directory in which it keeps the log; zero while unknown.
+	DirectoryID uuid.UUID
 	// Leader says whether the quorum's own leader is this member.
 	Leader bool
 }
+
+// NewVoter is a controller that shall be a voter.
+type NewVoter struct {
+	ID          int32
+	DirectoryID uuid.UUID
+	// Address is where the other voters will reach it: "host:port".
+	Address string
+}
+
+// Member is a member of the quorum by its name there and its address.
+type Member struct{ Name, Address string }

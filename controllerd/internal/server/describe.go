@@ -59,10 +59,15 @@ func (s *Server) describeLog(ctx context.Context, p *kmsg.DescribeQuorumResponse
 	}
 	p.LeaderID, p.LeaderEpoch, p.HighWatermark = state.Holder.ID, state.Holder.Epoch, state.Next
 	acks, now := s.Acks.All(), time.Now()
+	// Without kraft.version the voters are those of the configuration, and nobody's directory is told.
+	dynamic := state.Image.FeatureLevel("kraft.version") >= 1
 	isVoter := map[int32]bool{}
 	for _, v := range voters {
 		isVoter[v.ID] = true
 		r := replicaState(v.ID, acks[feed.Follower{Kind: controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER, ID: v.ID}])
+		if dynamic {
+			r.ReplicaDirectoryID = v.DirectoryID
+		}
 		if v.ID == state.Holder.ID {
 			r.LogEndOffset, r.LastFetchTimestamp, r.LastCaughtUpTimestamp = state.Next, now.UnixMilli(), now.UnixMilli()
 		}
@@ -70,7 +75,18 @@ func (s *Server) describeLog(ctx context.Context, p *kmsg.DescribeQuorumResponse
 	}
 	for who, ack := range acks {
 		if who.Kind == controllerv1.ServiceKind_SERVICE_KIND_STORAGE && !isVoter[who.ID] && now.Sub(ack.At) < observerAge {
-			p.Observers = append(p.Observers, replicaState(who.ID, ack))
+			r := replicaState(who.ID, ack)
+			if b := state.Image.Broker(who.ID); dynamic && b != nil && len(b.Directories) > 0 {
+				r.ReplicaDirectoryID = b.Directories[0]
+			}
+			p.Observers = append(p.Observers, r)
+		}
+	}
+	for id, who := range s.joiners.all(now) {
+		if !isVoter[id] {
+			r := replicaState(id, feed.Ack{At: who.heard, Offset: -1})
+			r.ReplicaDirectoryID = who.directoryID
+			p.Observers = append(p.Observers, r)
 		}
 	}
 	slices.SortFunc(p.Observers, func(a, b kmsg.DescribeQuorumResponseTopicPartitionReplicaState) int {

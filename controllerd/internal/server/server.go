@@ -7,6 +7,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -31,6 +32,10 @@ type Server struct {
 	Acks       *feed.Acks
 	Follow     *feed.Server
 	Log        metalog.Log
+
+	joiners joiners
+	// changing is held by a change of the voters.
+	changing sync.Mutex
 }
 
 // Handle answers a request in Kafka's format.
@@ -44,6 +49,8 @@ func (s *Server) Handle(ctx context.Context, envelope *commonv1.Envelope) (*comm
 		return s.describe(ctx, func(state feed.State) kmsg.Response { return s.describeQuorum(ctx, r, state) })
 	case *kmsg.DescribeClusterRequest:
 		return s.describe(ctx, func(state feed.State) kmsg.Response { return DescribeCluster(r, state) })
+	case *kmsg.AddRaftVoterRequest, *kmsg.RemoveRaftVoterRequest, *kmsg.UpdateRaftVoterRequest:
+		return s.changeVoters(ctx, r)
 	}
 	answer, err := s.Controller.Do(ctx, patience(req), func(m *control.Manager) (control.Decision, error) {
 		if h, ok := req.(*kmsg.BrokerHeartbeatRequest); ok && h.WantShutdown {
@@ -112,10 +119,7 @@ func patience(req kmsg.Request) time.Duration {
 
 // describe answers from what is durable, in the active controller only.
 func (s *Server) describe(ctx context.Context, response func(feed.State) kmsg.Response) (*commonv1.EnvelopeReply, error) {
-	// An empty decision comes back once everything before it is durable, which shows that this controller still is the
-	// active one.
-	_, err := s.Controller.Do(ctx, 0, func(*control.Manager) (control.Decision, error) { return control.Decision{}, nil })
-	if err != nil {
+	if err := s.mustBeActive(ctx); err != nil {
 		return nil, err
 	}
 	return reply(response(s.Feed.State()), 0)

@@ -14,7 +14,7 @@ import (
 // Requests that the active controller answers: CreateTopics (19), versions 2 to 7; DeleteTopics (20), 1 to 6;
 // CreatePartitions (37), 0 to 3; ElectLeaders (43), 0 to 2; AlterPartitionReassignments (45), 0 to 1;
 // ListPartitionReassignments (46), 0; DescribeQuorum (55), 0 to 2; UpdateFeatures (57), 0 to 2; UnregisterBroker (64), 0;
-// UnregisterController (94), 0; and the two that change configs (alter_configs.go).
+// AddRaftVoter (80), 0 to 1; RemoveRaftVoter (81), 0; UnregisterController (94), 0; and the two that change configs (alter_configs.go).
 //
 // They travel in an envelope, byte for byte. The answer waits until this gateway has seen what the controller did, so that the
 // client finds what it made. A controller that has lost its office is not the client's business: that is retried, and where it
@@ -159,6 +159,18 @@ func unregisterBrokerFailed(_ *kmsg.UnregisterBrokerRequest, code errcode.Code, 
 
 func unregisterControllerFailed(_ *kmsg.UnregisterControllerRequest, code errcode.Code, text string) kmsg.Response {
 	resp := kmsg.NewPtrUnregisterControllerResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
+	return resp
+}
+
+func addRaftVoterFailed(_ *kmsg.AddRaftVoterRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrAddRaftVoterResponse()
+	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
+	return resp
+}
+
+func removeRaftVoterFailed(_ *kmsg.RemoveRaftVoterRequest, code errcode.Code, text string) kmsg.Response {
+	resp := kmsg.NewPtrRemoveRaftVoterResponse()
 	resp.ErrorCode, resp.ErrorMessage = int16(code), &text
 	return resp
 }

@@ -51,6 +51,8 @@ func table() []API {
 		{Key: 69, Name: "ConsumerGroupDescribe", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).consumerGroupDescribe)},
 		{Key: 74, Name: "ListConfigResources", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).listConfigResources)},
 		{Key: 75, Name: "DescribeTopicPartitions", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: on((*Handlers).describeTopicPartitions)},
+		{Key: 80, Name: "AddRaftVoter", Min: 0, Max: 1, Advertised: 0, FlexibleFrom: 0, Handle: toController(addRaftVoterFailed)},
+		{Key: 81, Name: "RemoveRaftVoter", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: toController(removeRaftVoterFailed)},
 		{Key: 94, Name: "UnregisterController", Min: 0, Max: 0, Advertised: 0, FlexibleFrom: 0, Handle: toController(unregisterControllerFailed)},
 	}
 }

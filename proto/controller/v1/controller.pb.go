@@ -1022,6 +1022,181 @@ func (x *Heartbeat) GetHighWatermark() int64 {
 	return 0
 }
 
+type JoinQuorumRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty while the controller does not know its cluster yet.
+	ClusterId    string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ControllerId int32  `protobuf:"varint,2,opt,name=controller_id,json=controllerId,proto3" json:"controller_id,omitempty"`
+	DirectoryId  []byte `protobuf:"bytes,3,opt,name=directory_id,json=directoryId,proto3" json:"directory_id,omitempty"`
+	// Where the other voters will reach this controller's half of the quorum: "host:port".
+	QuorumAddress string `protobuf:"bytes,4,opt,name=quorum_address,json=quorumAddress,proto3" json:"quorum_address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinQuorumRequest) Reset() {
+	*x = JoinQuorumRequest{}
+	mi := &file_controller_v1_controller_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinQuorumRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinQuorumRequest) ProtoMessage() {}
+
+func (x *JoinQuorumRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_v1_controller_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinQuorumRequest.ProtoReflect.Descriptor instead.
+func (*JoinQuorumRequest) Descriptor() ([]byte, []int) {
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *JoinQuorumRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *JoinQuorumRequest) GetControllerId() int32 {
+	if x != nil {
+		return x.ControllerId
+	}
+	return 0
+}
+
+func (x *JoinQuorumRequest) GetDirectoryId() []byte {
+	if x != nil {
+		return x.DirectoryId
+	}
+	return nil
+}
+
+func (x *JoinQuorumRequest) GetQuorumAddress() string {
+	if x != nil {
+		return x.QuorumAddress
+	}
+	return ""
+}
+
+type JoinQuorumResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Empty until the controller is admitted; then all members, the new one among them.
+	Members       []*QuorumMember `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinQuorumResponse) Reset() {
+	*x = JoinQuorumResponse{}
+	mi := &file_controller_v1_controller_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinQuorumResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinQuorumResponse) ProtoMessage() {}
+
+func (x *JoinQuorumResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_v1_controller_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinQuorumResponse.ProtoReflect.Descriptor instead.
+func (*JoinQuorumResponse) Descriptor() ([]byte, []int) {
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *JoinQuorumResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *JoinQuorumResponse) GetMembers() []*QuorumMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type QuorumMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	QuorumAddress string                 `protobuf:"bytes,2,opt,name=quorum_address,json=quorumAddress,proto3" json:"quorum_address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuorumMember) Reset() {
+	*x = QuorumMember{}
+	mi := &file_controller_v1_controller_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuorumMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuorumMember) ProtoMessage() {}
+
+func (x *QuorumMember) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_v1_controller_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuorumMember.ProtoReflect.Descriptor instead.
+func (*QuorumMember) Descriptor() ([]byte, []int) {
+	return file_controller_v1_controller_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *QuorumMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *QuorumMember) GetQuorumAddress() string {
+	if x != nil {
+		return x.QuorumAddress
+	}
+	return ""
+}
+
 var File_controller_v1_controller_proto protoreflect.FileDescriptor
 
 const file_controller_v1_controller_proto_rawDesc = "" +
@@ -1095,20 +1270,35 @@ const file_controller_v1_controller_proto_rawDesc = "" +
 	"\x14active_controller_id\x18\x01 \x01(\x05R\x12activeControllerId\x12:\n" +
 	"\x19active_controller_address\x18\x02 \x01(\tR\x17activeControllerAddress\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x05R\x05epoch\x12%\n" +
-	"\x0ehigh_watermark\x18\x04 \x01(\x03R\rhighWatermark*\xb4\x01\n" +
+	"\x0ehigh_watermark\x18\x04 \x01(\x03R\rhighWatermark\"\xa1\x01\n" +
+	"\x11JoinQuorumRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12#\n" +
+	"\rcontroller_id\x18\x02 \x01(\x05R\fcontrollerId\x12!\n" +
+	"\fdirectory_id\x18\x03 \x01(\fR\vdirectoryId\x12%\n" +
+	"\x0equorum_address\x18\x04 \x01(\tR\rquorumAddress\"s\n" +
+	"\x12JoinQuorumResponse\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12>\n" +
+	"\amembers\x18\x02 \x03(\v2$.chancery.controller.v1.QuorumMemberR\amembers\"I\n" +
+	"\fQuorumMember\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
+	"\x0equorum_address\x18\x02 \x01(\tR\rquorumAddress*\xb4\x01\n" +
 	"\vServiceKind\x12\x1c\n" +
 	"\x18SERVICE_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14SERVICE_KIND_GATEWAY\x10\x01\x12\x1c\n" +
 	"\x18SERVICE_KIND_COORDINATOR\x10\x02\x12\x18\n" +
 	"\x14SERVICE_KIND_TIERING\x10\x03\x12\x18\n" +
 	"\x14SERVICE_KIND_STORAGE\x10\x04\x12\x1b\n" +
-	"\x17SERVICE_KIND_CONTROLLER\x10\x052\xb7\x03\n" +
+	"\x17SERVICE_KIND_CONTROLLER\x10\x052\x9c\x04\n" +
 	"\n" +
 	"Controller\x12I\n" +
 	"\x06Handle\x12\x1c.chancery.common.v1.Envelope\x1a!.chancery.common.v1.EnvelopeReply\x12r\n" +
 	"\x0fRegisterService\x12..chancery.controller.v1.RegisterServiceRequest\x1a/.chancery.controller.v1.RegisterServiceResponse\x12u\n" +
 	"\x10ServiceHeartbeat\x12/.chancery.controller.v1.ServiceHeartbeatRequest\x1a0.chancery.controller.v1.ServiceHeartbeatResponse\x12s\n" +
-	"\x0eFollowMetadata\x12-.chancery.controller.v1.FollowMetadataRequest\x1a..chancery.controller.v1.FollowMetadataResponse(\x010\x01B+Z)chancery/proto/controller/v1;controllerv1b\x06proto3"
+	"\x0eFollowMetadata\x12-.chancery.controller.v1.FollowMetadataRequest\x1a..chancery.controller.v1.FollowMetadataResponse(\x010\x01\x12c\n" +
+	"\n" +
+	"JoinQuorum\x12).chancery.controller.v1.JoinQuorumRequest\x1a*.chancery.controller.v1.JoinQuorumResponseB+Z)chancery/proto/controller/v1;controllerv1b\x06proto3"
 
 var (
 	file_controller_v1_controller_proto_rawDescOnce sync.Once
@@ -1123,7 +1313,7 @@ func file_controller_v1_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_v1_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_controller_v1_controller_proto_goTypes = []any{
 	(ServiceKind)(0),                 // 0: chancery.controller.v1.ServiceKind
 	(*Endpoint)(nil),                 // 1: chancery.controller.v1.Endpoint
@@ -1139,8 +1329,11 @@ var file_controller_v1_controller_proto_goTypes = []any{
 	(*SnapshotEnd)(nil),              // 11: chancery.controller.v1.SnapshotEnd
 	(*Batch)(nil),                    // 12: chancery.controller.v1.Batch
 	(*Heartbeat)(nil),                // 13: chancery.controller.v1.Heartbeat
-	(*v1.Envelope)(nil),              // 14: chancery.common.v1.Envelope
-	(*v1.EnvelopeReply)(nil),         // 15: chancery.common.v1.EnvelopeReply
+	(*JoinQuorumRequest)(nil),        // 14: chancery.controller.v1.JoinQuorumRequest
+	(*JoinQuorumResponse)(nil),       // 15: chancery.controller.v1.JoinQuorumResponse
+	(*QuorumMember)(nil),             // 16: chancery.controller.v1.QuorumMember
+	(*v1.Envelope)(nil),              // 17: chancery.common.v1.Envelope
+	(*v1.EnvelopeReply)(nil),         // 18: chancery.common.v1.EnvelopeReply
 }
 var file_controller_v1_controller_proto_depIdxs = []int32{
 	0,  // 0: chancery.controller.v1.RegisterServiceRequest.kind:type_name -> chancery.controller.v1.ServiceKind
@@ -1154,19 +1347,22 @@ var file_controller_v1_controller_proto_depIdxs = []int32{
 	11, // 8: chancery.controller.v1.FollowMetadataResponse.snapshot_end:type_name -> chancery.controller.v1.SnapshotEnd
 	12, // 9: chancery.controller.v1.FollowMetadataResponse.batch:type_name -> chancery.controller.v1.Batch
 	13, // 10: chancery.controller.v1.FollowMetadataResponse.heartbeat:type_name -> chancery.controller.v1.Heartbeat
-	14, // 11: chancery.controller.v1.Controller.Handle:input_type -> chancery.common.v1.Envelope
-	2,  // 12: chancery.controller.v1.Controller.RegisterService:input_type -> chancery.controller.v1.RegisterServiceRequest
-	4,  // 13: chancery.controller.v1.Controller.ServiceHeartbeat:input_type -> chancery.controller.v1.ServiceHeartbeatRequest
-	6,  // 14: chancery.controller.v1.Controller.FollowMetadata:input_type -> chancery.controller.v1.FollowMetadataRequest
-	15, // 15: chancery.controller.v1.Controller.Handle:output_type -> chancery.common.v1.EnvelopeReply
-	3,  // 16: chancery.controller.v1.Controller.RegisterService:output_type -> chancery.controller.v1.RegisterServiceResponse
-	5,  // 17: chancery.controller.v1.Controller.ServiceHeartbeat:output_type -> chancery.controller.v1.ServiceHeartbeatResponse
-	8,  // 18: chancery.controller.v1.Controller.FollowMetadata:output_type -> chancery.controller.v1.FollowMetadataResponse
-	15, // [15:19] is the sub-list for method output_type
-	11, // [11:15] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	16, // 11: chancery.controller.v1.JoinQuorumResponse.members:type_name -> chancery.controller.v1.QuorumMember
+	17, // 12: chancery.controller.v1.Controller.Handle:input_type -> chancery.common.v1.Envelope
+	2,  // 13: chancery.controller.v1.Controller.RegisterService:input_type -> chancery.controller.v1.RegisterServiceRequest
+	4,  // 14: chancery.controller.v1.Controller.ServiceHeartbeat:input_type -> chancery.controller.v1.ServiceHeartbeatRequest
+	6,  // 15: chancery.controller.v1.Controller.FollowMetadata:input_type -> chancery.controller.v1.FollowMetadataRequest
+	14, // 16: chancery.controller.v1.Controller.JoinQuorum:input_type -> chancery.controller.v1.JoinQuorumRequest
+	18, // 17: chancery.controller.v1.Controller.Handle:output_type -> chancery.common.v1.EnvelopeReply
+	3,  // 18: chancery.controller.v1.Controller.RegisterService:output_type -> chancery.controller.v1.RegisterServiceResponse
+	5,  // 19: chancery.controller.v1.Controller.ServiceHeartbeat:output_type -> chancery.controller.v1.ServiceHeartbeatResponse
+	8,  // 20: chancery.controller.v1.Controller.FollowMetadata:output_type -> chancery.controller.v1.FollowMetadataResponse
+	15, // 21: chancery.controller.v1.Controller.JoinQuorum:output_type -> chancery.controller.v1.JoinQuorumResponse
+	17, // [17:22] is the sub-list for method output_type
+	12, // [12:17] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_controller_v1_controller_proto_init() }
@@ -1187,7 +1383,7 @@ func file_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_v1_controller_proto_rawDesc), len(file_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	Controller_RegisterService_FullMethodName  = "/chancery.controller.v1.Controller/RegisterService"
 	Controller_ServiceHeartbeat_FullMethodName = "/chancery.controller.v1.Controller/ServiceHeartbeat"
 	Controller_FollowMetadata_FullMethodName   = "/chancery.controller.v1.Controller/FollowMetadata"
+	Controller_JoinQuorum_FullMethodName       = "/chancery.controller.v1.Controller/JoinQuorum"
 )
 
 // ControllerClient is the client API for Controller service.
@@ -46,6 +47,9 @@ type ControllerClient interface {
 	// FollowMetadata streams the metadata log from an offset: a snapshot first where that offset is no longer in the log,
 	// then batches and heartbeats. The caller's first message says where to start, later ones what it has applied.
 	FollowMetadata(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowMetadataRequest, FollowMetadataResponse], error)
+	// JoinQuorum tells of a controller that is no voter, so that it can be made one. It asks again and again; once it is
+	// admitted, the answer names the quorum's members, with whom it then starts.
+	JoinQuorum(ctx context.Context, in *JoinQuorumRequest, opts ...grpc.CallOption) (*JoinQuorumResponse, error)
 }
 
 type controllerClient struct {
@@ -99,6 +103,16 @@ func (c *controllerClient) FollowMetadata(ctx context.Context, opts ...grpc.Call
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Controller_FollowMetadataClient = grpc.BidiStreamingClient[FollowMetadataRequest, FollowMetadataResponse]
 
+func (c *controllerClient) JoinQuorum(ctx context.Context, in *JoinQuorumRequest, opts ...grpc.CallOption) (*JoinQuorumResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JoinQuorumResponse)
+	err := c.cc.Invoke(ctx, Controller_JoinQuorum_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControllerServer is the server API for Controller service.
 // All implementations must embed UnimplementedControllerServer
 // for forward compatibility.
@@ -117,6 +131,9 @@ type ControllerServer interface {
 	// FollowMetadata streams the metadata log from an offset: a snapshot first where that offset is no longer in the log,
 	// then batches and heartbeats. The caller's first message says where to start, later ones what it has applied.
 	FollowMetadata(grpc.BidiStreamingServer[FollowMetadataRequest, FollowMetadataResponse]) error
+	// JoinQuorum tells of a controller that is no voter, so that it can be made one. It asks again and again; once it is
+	// admitted, the answer names the quorum's members, with whom it then starts.
+	JoinQuorum(context.Context, *JoinQuorumRequest) (*JoinQuorumResponse, error)
 	mustEmbedUnimplementedControllerServer()
 }
 
@@ -138,6 +155,9 @@ func (UnimplementedControllerServer) ServiceHeartbeat(context.Context, *ServiceH
 }
 func (UnimplementedControllerServer) FollowMetadata(grpc.BidiStreamingServer[FollowMetadataRequest, FollowMetadataResponse]) error {
 	return status.Error(codes.Unimplemented, "method FollowMetadata not implemented")
+}
+func (UnimplementedControllerServer) JoinQuorum(context.Context, *JoinQuorumRequest) (*JoinQuorumResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method JoinQuorum not implemented")
 }
 func (UnimplementedControllerServer) mustEmbedUnimplementedControllerServer() {}
 func (UnimplementedControllerServer) testEmbeddedByValue()                    {}
@@ -221,6 +241,24 @@ func _Controller_FollowMetadata_Handler(srv interface{}, stream grpc.ServerStrea
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Controller_FollowMetadataServer = grpc.BidiStreamingServer[FollowMetadataRequest, FollowMetadataResponse]
 
+func _Controller_JoinQuorum_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JoinQuorumRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).JoinQuorum(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_JoinQuorum_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).JoinQuorum(ctx, req.(*JoinQuorumRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Controller_ServiceDesc is the grpc.ServiceDesc for Controller service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -239,6 +277,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ServiceHeartbeat",
 			Handler:    _Controller_ServiceHeartbeat_Handler,
+		},
+		{
+			MethodName: "JoinQuorum",
+			Handler:    _Controller_JoinQuorum_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -110,6 +110,16 @@ func (c *Client) Handle(ctx context.Context, envelope *commonv1.Envelope) (*comm
 	return reply, err
 }
 
+// JoinQuorum asks the active controller to let a controller be a voter.
+func (c *Client) JoinQuorum(ctx context.Context, req *controllerv1.JoinQuorumRequest) (*controllerv1.JoinQuorumResponse, error) {
+	var resp *controllerv1.JoinQuorumResponse
+	err := c.call(ctx, true, func(ctx context.Context, cc controllerv1.ControllerClient) (err error) {
+		resp, err = cc.JoinQuorum(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
 // Request is Handle for a typed request in the version that is set in it.
 func (c *Client) Request(ctx context.Context, req kmsg.Request, from Sender) (kmsg.Response, error) {
 	reply, err := c.Handle(ctx, &commonv1.Envelope{

@@ -84,6 +84,8 @@ var brokerConfigsAToK = table{
 		Doc: "Largest snapshot chunk."},
 	{Name: "controller.quorum.fetch.timeout.ms", Type: Int, Default: "2000", Valid: atLeast(0), Importance: High, Mode: ReadOnly,
 		Doc: "Time without a good fetch before a follower or leader gives up."},
+	{Name: "controller.quorum.listener", Type: String, DefaultKind: NoDefault, Importance: Medium, Mode: ReadOnly, Own: true,
+		Doc: "Host and port at which voters reach a controller that joins their quorum without being in controller.quorum.voters."},
 	{Name: "controller.quorum.request.timeout.ms", Type: Int, Default: "2000", Valid: atLeast(0), Importance: Medium, Mode: ReadOnly,
 		Doc: "Timeout of one quorum request."},
 	{Name: "controller.quorum.retry.backoff.ms", Type: Int, Default: "20", Valid: atLeast(0), Importance: Low, Mode: ReadOnly,
