@@ -19,6 +19,8 @@ const (
 	silenceLimit = 2 * time.Second
 	// ackInterval bounds how often a busy follower acknowledges. An idle one does so at once.
 	ackInterval = 20 * time.Millisecond
+	// idleAckInterval is how often a follower without news shows that it follows: operators see who does.
+	idleAckInterval = time.Second
 	// The wait between attempts to reach a controller grows from retryBase to retryMax.
 	retryBase = 20 * time.Millisecond
 	retryMax  = time.Second

@@ -250,7 +250,9 @@ func (a *applier) acknowledge() {
 	applied := a.Image().Offset()
 	wish := a.ackWish.Swap(false)
 	busy := len(a.events) > 0 && time.Since(a.lastAck) < ackInterval
-	if !wish && (applied == a.acked || busy) {
+	// A follower that has nothing new to tell still shows now and then that it follows.
+	silent := time.Since(a.lastAck) >= idleAckInterval
+	if !wish && (applied == a.acked && !silent || busy) {
 		return
 	}
 	s.acknowledge(applied)
