@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"chancery/coordinatord/internal/group"
+	"chancery/coordinatord/internal/txn"
+	"chancery/services/kafka/internaltopic"
 	"chancery/services/statemachine"
 )
 
@@ -19,9 +21,10 @@ type metrics struct {
 
 	shards metric.Int64ObservableGauge
 	// totals and lasts are read from a shard's counters, counts from its machine.
-	totals []observed[*statemachine.Stats]
-	lasts  []observed[*statemachine.Stats]
-	counts []observed[group.Counts]
+	totals       []observed[*statemachine.Stats]
+	lasts        []observed[*statemachine.Stats]
+	counts       []observed[group.Counts]
+	transactions []observed[txn.Counts]
 }
 
 // observed is an instrument and how its value is read.
@@ -57,6 +60,11 @@ func newMetrics(meter metric.Meter, s *Server) (*metrics, error) {
 		{gauge("members", "Members of a shard's groups."), func(c group.Counts) int64 { return int64(c.Members) }},
 		{gauge("offsets", "Committed offsets of a shard."), func(c group.Counts) int64 { return int64(c.Offsets) }},
 	}
+	m.transactions = []observed[txn.Counts]{
+		{gauge("transactional_ids", "Transactional ids of a shard."), func(c txn.Counts) int64 { return int64(c.IDs) }},
+		{gauge("transactions_ongoing", "Transactions of a shard that are open."), func(c txn.Counts) int64 { return int64(c.Ongoing) }},
+		{gauge("transactions_ending", "Transactions of a shard whose markers are being written."), func(c txn.Counts) int64 { return int64(c.Ending) }},
+	}
 	m.shards = gauge("shards", "Shards of this instance by state.")
 	instruments := []metric.Observable{m.shards}
 	for _, list := range [][]observed[*statemachine.Stats]{m.totals, m.lasts} {
@@ -65,6 +73,9 @@ func newMetrics(meter metric.Meter, s *Server) (*metrics, error) {
 		}
 	}
 	for _, o := range m.counts {
+		instruments = append(instruments, o.instrument)
+	}
+	for _, o := range m.transactions {
 		instruments = append(instruments, o.instrument)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -80,25 +91,31 @@ func (m *metrics) close() { _ = m.registration.Unregister() }
 func (m *metrics) observe(ctx context.Context, to metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	shards := m.server.groups.all()
+	observeShards(ctx, m, to, internaltopic.ConsumerOffsets, m.server.groups.all(), group.Command(&group.Count{}), m.counts)
+	observeShards(ctx, m, to, internaltopic.TransactionState, m.server.transactions.all(), txn.Command(&txn.Count{}), m.transactions)
+	return nil
+}
+
+// observeShards shows the shards of one topic. What a machine holds is asked by a command.
+func observeShards[C, R, A, N any](ctx context.Context, m *metrics, to metric.Observer, topic string, shards map[int32]*statemachine.Shard[C, R, A], count C, counts []observed[N]) {
+	of := attribute.String("topic", topic)
 	serving := int64(0)
 	for number, sh := range shards {
-		at := metric.WithAttributes(attribute.String("shard", strconv.Itoa(int(number))))
+		at := metric.WithAttributes(of, attribute.String("shard", strconv.Itoa(int(number))))
 		for _, o := range append(m.totals[:len(m.totals):len(m.totals)], m.lasts...) {
 			to.ObserveInt64(o.instrument, o.read(sh.Stats()), at)
 		}
-		reply, err := sh.Do(ctx, &group.Count{})
+		reply, err := sh.Do(ctx, count)
 		if err != nil {
 			continue
 		}
 		serving++
-		if c, ok := reply.(group.Counts); ok {
-			for _, o := range m.counts {
+		if c, ok := any(reply).(N); ok {
+			for _, o := range counts {
 				to.ObserveInt64(o.instrument, o.read(c), at)
 			}
 		}
 	}
-	to.ObserveInt64(m.shards, serving, metric.WithAttributes(attribute.String("state", "serving")))
-	to.ObserveInt64(m.shards, int64(len(shards))-serving, metric.WithAttributes(attribute.String("state", "loading")))
-	return nil
+	to.ObserveInt64(m.shards, serving, metric.WithAttributes(of, attribute.String("state", "serving")))
+	to.ObserveInt64(m.shards, int64(len(shards))-serving, metric.WithAttributes(of, attribute.String("state", "loading")))
 }

@@ -1,12 +1,13 @@
 // Package coordinatord is the coordinator service: it owns some shards of the internal topics, keeps their state machines
-// and answers the requests about groups that belong to them.
+// and answers the requests about groups and transactions that belong to them.
 //
 // It owns which shards run here, and their loops. It must never serve a shard that the metadata gives to another
 // instance, nor keep anything that is not in a shard's log.
 //
-// Metrics, all with the attribute "shard": chancery_coordinator_commands, _records, _batches, _rollbacks, _loads (counters);
-// chancery_coordinator_load_duration_ms, _loaded_records (of the last load), _groups, _members, _offsets (gauges); and without
-// it chancery_coordinator_shards with the attribute "state" (loading, serving).
+// Metrics, all with the attributes "topic" and "shard": chancery_coordinator_commands, _records, _batches, _rollbacks, _loads
+// (counters); chancery_coordinator_load_duration_ms, _loaded_records (of the last load), _groups, _members, _offsets,
+// _transactional_ids, _transactions_ongoing, _transactions_ending (gauges); and chancery_coordinator_shards with the attributes
+// "topic" and "state" (loading, serving).
 package coordinatord
 
 import (

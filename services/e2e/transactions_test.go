@@ -1,0 +1,420 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
+	"golang.org/x/sync/errgroup"
+
+	"chancery/services/testkit"
+)
+
+// transactionVersions are the two ways in which clients write transactions: an older client adds partitions by itself and keeps
+// its epoch, a newer one does neither (KIP-890).
+func transactionVersions() map[string][]kgo.Opt {
+	return map[string][]kgo.Opt{
+		"version 1": {kgo.MaxVersions(kversion.V3_9_0())},
+		"version 2": nil,
+	}
+}
+
+// TestZombieIsFenced: of two producers with one transactional id the first can neither write nor commit, and nothing of its
+// transaction is seen.
+func TestZombieIsFenced(t *testing.T) {
+	onEachShape(t, func(t *testing.T, c cluster) {
+		for name, opts := range transactionVersions() {
+			t.Run(name, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), recoveryTime)
+				defer cancel()
+				topic := "zombie-" + strings.ReplaceAll(name, " ", "-") + "-" + strconv.Itoa(int(rand.Int32()))
+				createTopics(ctx, t, admin(t, c.bootstrap), 3, c.replicas, nil, topic)
+				opts := append([]kgo.Opt{kgo.TransactionalID(topic), kgo.DefaultProduceTopic(topic)}, opts...)
+				first, second := newClient(t, c.bootstrap, opts...), newClient(t, c.bootstrap, opts...)
+				produce := func(cl *kgo.Client, value string) error {
+					if err := cl.BeginTransaction(); err != nil {
+						return err
+					}
+					return cl.ProduceSync(ctx, kgo.StringRecord(value)).FirstErr()
+				}
+				if err := produce(first, "zombie"); err != nil {
+					t.Fatal(err)
+				}
+				if err := produce(second, "heir"); err != nil {
+					t.Fatal(err)
+				}
+				err := first.EndTransaction(ctx, kgo.TryCommit)
+				if !errors.Is(err, kerr.ProducerFenced) && !errors.Is(err, kerr.InvalidProducerEpoch) {
+					t.Fatalf("the first producer's commit: %v", err)
+				}
+				if err := second.EndTransaction(ctx, kgo.TryCommit); err != nil {
+					t.Fatal(err)
+				}
+				if got := committedValues(ctx, t, c.bootstrap, topic); !slices.Equal(got, []string{"heir"}) {
+					t.Fatalf("committed are %v", got)
+				}
+			})
+		}
+	})
+}
+
+// committedValues reads what read_committed sees of a topic.
+func committedValues(ctx context.Context, t *testing.T, bootstrap []string, topic string) []string {
+	t.Helper()
+	adm := admin(t, bootstrap)
+	ends, err := adm.ListCommittedOffsets(ctx, topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := map[int32]int64{}
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left[o.Partition] = o.Offset
+		}
+	})
+	cl := newClient(t, bootstrap, kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords())
+	var values []string
+	for len(left) > 0 {
+		fetches := cl.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("what is committed in %s cannot be read to the end, %v is missing", topic, left)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			if !r.Attrs.IsControl() {
+				values = append(values, string(r.Value))
+			}
+			if r.Offset+1 >= left[r.Partition] {
+				delete(left, r.Partition)
+			}
+		})
+	}
+	cl.Close()
+	return values
+}
+
+// TestTransactionsWhileServicesDie kills every kind of process in turn, while sessions read, process and write in transactions, and
+// writers commit and abort transactions over several partitions. In the end each input was processed once, and readers have
+// seen each committed transaction whole, and nothing of an aborted one.
+func TestTransactionsWhileServicesDie(t *testing.T) {
+	for name, opts := range transactionVersions() {
+		t.Run(name, func(t *testing.T) {
+			p := testkit.StartPlayground(t, testkit.PlaygroundOptions{Properties: quickFencing})
+			w := startTransactions(t, p, opts)
+			for round := range roundsOfFaults(t) {
+				for _, process := range []string{
+					fmt.Sprintf("storage-%d", round%3+1), fmt.Sprintf("coordinator-%d", round%2+1),
+					fmt.Sprintf("gateway-%d", round%2+1), fmt.Sprintf("controller-%d", round%3+1),
+				} {
+					p.Kill(process)
+					w.awaitProgress("the kill of " + process)
+					p.Restart(process)
+					if strings.HasPrefix(process, "storage") {
+						awaitInSync(t, w.adm, "ledger")
+						awaitInSync(t, w.adm, "output")
+					}
+				}
+			}
+			w.finish()
+		})
+	}
+}
+
+// transactions is work in transactions.
+type transactions struct {
+	t       *testing.T
+	p       *testkit.Playground
+	opts    []kgo.Opt
+	adm     *kadm.Client
+	stop    context.CancelFunc
+	workers errgroup.Group
+
+	mu sync.Mutex
+	// inputs is how many input records there are, sessions and writes how many transactions have ended well.
+	inputs, sessions, writes int
+	// outcomes are those of the writers' transactions.
+	outcomes map[string]outcome
+}
+
+type outcome int8
+
+const (
+	// unclear is for a transaction of whose end nothing is known.
+	unclear outcome = iota
+	committed
+	aborted
+)
+
+const (
+	sessionsAtWork  = 2
+	writersAtWork   = 3
+	ledgerPartition = 10
+)
+
+func startTransactions(t *testing.T, p *testkit.Playground, opts []kgo.Opt) *transactions {
+	w := &transactions{t: t, p: p, opts: opts, adm: admin(t, p.Bootstrap), outcomes: map[string]outcome{}}
+	ctx, cancel := context.WithTimeout(t.Context(), recoveryTime)
+	defer cancel()
+	two := map[string]*string{"min.insync.replicas": kadm.StringPtr("2")}
+	createTopics(ctx, t, w.adm, 4, 3, two, "input", "output")
+	createTopics(ctx, t, w.adm, ledgerPartition, 3, two, "ledger")
+	var work context.Context
+	work, w.stop = context.WithCancel(context.WithoutCancel(t.Context()))
+	w.workers.Go(func() error { return w.feed(work) })
+	for n := range sessionsAtWork {
+		w.workers.Go(func() error { return w.again(work, func() error { return w.session(work, n) }) })
+	}
+	for n := range writersAtWork {
+		w.workers.Go(func() error { return w.again(work, func() error { return w.write(work, n) }) })
+	}
+	t.Cleanup(func() { w.stop(); _ = w.workers.Wait() })
+	w.awaitProgress("the start")
+	return w
+}
+
+// again makes a worker anew whenever it has failed: its client then does not know what became of its last transaction.
+func (w *transactions) again(ctx context.Context, work func() error) error {
+	for ctx.Err() == nil {
+		if err := work(); err != nil && ctx.Err() == nil {
+			w.t.Logf("a worker begins again: %v", err)
+		}
+	}
+	return nil
+}
+
+func (w *transactions) client(opts ...kgo.Opt) (*kgo.Client, error) {
+	return kgo.NewClient(append(append([]kgo.Opt{kgo.SeedBrokers(w.p.Bootstrap...), kgo.MetadataMinAge(quickMetadata)}, w.opts...), opts...)...)
+}
+
+// feed writes the input, each record once.
+func (w *transactions) feed(ctx context.Context) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.p.Bootstrap...), kgo.MetadataMinAge(quickMetadata), kgo.DefaultProduceTopic("input"))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for n := 0; ctx.Err() == nil; n++ {
+		if err := cl.ProduceSync(context.WithoutCancel(ctx), kgo.StringRecord(strconv.Itoa(n))).FirstErr(); err != nil {
+			return fmt.Errorf("input %d: %w", n, err)
+		}
+		w.mu.Lock()
+		w.inputs++
+		w.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// session reads the input and writes it to the output, in transactions with its offsets. Every fifth one is aborted.
+func (w *transactions) session(ctx context.Context, n int) error {
+	opts := append([]kgo.Opt{
+		kgo.SeedBrokers(w.p.Bootstrap...), kgo.MetadataMinAge(quickMetadata), kgo.TransactionalID(fmt.Sprintf("session-%d", n)), kgo.ConsumerGroup("processors"),
+		kgo.ConsumeTopics("input"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets(), kgo.DefaultProduceTopic("output"),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.TransactionTimeout(10 * time.Second), kgo.SessionTimeout(6 * time.Second),
+	}, w.opts...)
+	s, err := kgo.NewGroupTransactSession(opts...)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for ctx.Err() == nil {
+		fetches := s.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := s.Begin(); err != nil {
+			return err
+		}
+		var failed kgo.FirstErrPromise
+		fetches.EachRecord(func(r *kgo.Record) {
+			s.Produce(context.WithoutCancel(ctx), &kgo.Record{Value: r.Value}, failed.Promise())
+		})
+		try := kgo.TransactionEndTry(failed.Err() == nil && rand.IntN(5) > 0)
+		done, err := s.End(context.WithoutCancel(ctx), try)
+		if err != nil {
+			return fmt.Errorf("end of a session's transaction: %w", err)
+		}
+		if done {
+			w.mu.Lock()
+			w.sessions++
+			w.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// write writes transactions over all partitions of the ledger, and aborts every third of them.
+func (w *transactions) write(ctx context.Context, n int) error {
+	cl, err := w.client(kgo.TransactionalID(fmt.Sprintf("writer-%d", n)), kgo.DefaultProduceTopic("ledger"),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionTimeout(10*time.Second))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for ctx.Err() == nil {
+		id := fmt.Sprintf("%d-%d", n, rand.Int64())
+		try := rand.IntN(3) > 0
+		if err := w.writeOne(context.WithoutCancel(ctx), cl, id, kgo.TransactionEndTry(try)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *transactions) writeOne(ctx context.Context, cl *kgo.Client, id string, try kgo.TransactionEndTry) error {
+	if err := cl.BeginTransaction(); err != nil {
+		return err
+	}
+	w.note(id, unclear)
+	var failed kgo.FirstErrPromise
+	for p := range int32(ledgerPartition) {
+		cl.Produce(ctx, &kgo.Record{Partition: p, Value: []byte(id)}, failed.Promise())
+	}
+	if err := failed.Err(); err != nil {
+		try = kgo.TryAbort
+	}
+	if !bool(try) {
+		w.note(id, aborted)
+	}
+	if err := cl.EndTransaction(ctx, try); err != nil {
+		return fmt.Errorf("end of a writer's transaction: %w", err)
+	}
+	if bool(try) {
+		w.note(id, committed)
+	}
+	w.mu.Lock()
+	w.writes++
+	w.mu.Unlock()
+	return nil
+}
+
+func (w *transactions) note(id string, o outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outcomes[id] = o
+}
+
+func (w *transactions) counts() (inputs, sessions, writes int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.inputs, w.sessions, w.writes
+}
+
+// awaitProgress waits until everything has gone on.
+func (w *transactions) awaitProgress(after string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), recoveryTime)
+	defer cancel()
+	begin := time.Now()
+	inputs, sessions, writes := w.counts()
+	await(ctx, w.t, "progress after "+after, func() (bool, error) {
+		i, s, wr := w.counts()
+		if i > inputs+5 && s > sessions+2 && wr > writes+5 {
+			return true, nil
+		}
+		return false, fmt.Errorf("inputs %d to %d, sessions %d to %d, writes %d to %d", inputs, i, sessions, s, writes, wr)
+	})
+	w.t.Logf("everything goes on %s after %s", time.Since(begin).Round(time.Millisecond), after)
+}
+
+// finish ends the work, has what is left of the input processed, and looks at what there is.
+func (w *transactions) finish() {
+	t := w.t
+	t.Helper()
+	w.stop()
+	if err := w.workers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*recoveryTime)
+	defer cancel()
+	w.drain(ctx)
+	inputs, sessions, writes := w.counts()
+	t.Logf("%d inputs, %d transactions of sessions, %d of writers", inputs, sessions, writes)
+
+	seen := map[string]int{}
+	for _, v := range committedValues(ctx, t, w.p.Bootstrap, "output") {
+		seen[v]++
+	}
+	for n := range inputs {
+		if c := seen[strconv.Itoa(n)]; c != 1 {
+			t.Errorf("input %d was processed %d times", n, c)
+		}
+	}
+	inLedger := map[string]int{}
+	for _, v := range committedValues(ctx, t, w.p.Bootstrap, "ledger") {
+		inLedger[v]++
+	}
+	for id, o := range w.outcomes {
+		switch n := inLedger[id]; {
+		case o == committed && n != ledgerPartition, o == aborted && n != 0, o == unclear && n != 0 && n != ledgerPartition:
+			t.Errorf("transaction %s, which is %d, is seen in %d partitions", id, o, n)
+		}
+	}
+	for id := range inLedger {
+		if _, known := w.outcomes[id]; !known {
+			t.Errorf("transaction %s was never begun", id)
+		}
+	}
+}
+
+// drain waits until the sessions that follow have processed the whole input, and nothing is open.
+func (w *transactions) drain(ctx context.Context) {
+	w.t.Helper()
+	work, stop := context.WithCancel(ctx)
+	var last errgroup.Group
+	last.Go(func() error { return w.again(work, func() error { return w.session(work, 0) }) })
+	inputs := endOffsets(ctx, w.t, w.adm, "input")
+	await(ctx, w.t, "the whole input to be processed", func() (bool, error) {
+		got, err := w.adm.FetchOffsets(ctx, "processors")
+		if err != nil {
+			return false, err
+		}
+		for p, end := range inputs {
+			if o, ok := got.Lookup(p.topic, p.index); end > 0 && (!ok || o.At < end) {
+				return false, fmt.Errorf("%v is processed to %d of %d", p, o.At, end)
+			}
+		}
+		return true, nil
+	})
+	stop()
+	_ = last.Wait()
+	await(ctx, w.t, "all transactions to end", func() (bool, error) {
+		for _, topic := range []string{"output", "ledger"} {
+			stable, err := w.adm.ListCommittedOffsets(ctx, topic)
+			if err != nil {
+				return false, err
+			}
+			ends, err := w.adm.ListEndOffsets(ctx, topic)
+			if err != nil {
+				return false, err
+			}
+			var open error
+			ends.Each(func(o kadm.ListedOffset) {
+				if s, ok := stable.Lookup(topic, o.Partition); !ok || s.Offset != o.Offset {
+					open = fmt.Errorf("%s-%d is stable to %d of %d", topic, o.Partition, s.Offset, o.Offset)
+				}
+			})
+			if open != nil {
+				return false, open
+			}
+		}
+		return true, nil
+	})
+}
