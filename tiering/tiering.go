@@ -160,6 +160,7 @@ func (s *Server) Start(ctx context.Context) error {
 		s.deps.Metadata.Subscribe(metadata.PublisherFunc(s.publish))
 		s.loops.Go(func() { s.makeTopic(loopCtx) })
 		s.loops.Go(func() { s.schedule(loopCtx) })
+		s.loops.Go(func() { s.sweep(loopCtx) })
 	}
 	if err := s.member.Start(ctx); err != nil {
 		cancel()

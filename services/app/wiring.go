@@ -252,6 +252,9 @@ func buildTiering(p *parts) (lifecycle.Service, error) {
 		return nil, err
 	}
 	t.Register(p.registrar(localTiering))
+	if p.admin != nil && p.node.Bool("remote.log.storage.system.enable") {
+		t.Offer(p.admin)
+	}
 	if p.inOneProcess() {
 		p.tiers.AddLocal(p.id, p.local.Channel(localTiering))
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -228,4 +230,54 @@ func awaitNoObjects(t *testing.T, dir, text string) {
 		left := slices.DeleteFunc(remoteObjects(t, dir), func(path string) bool { return !strings.Contains(path, text) })
 		return len(left) == 0, fmt.Errorf("there are %v", left)
 	})
+}
+
+// TestTieringCheck lets the store and the metadata differ, and has fsck find it and repair it.
+func TestTieringCheck(t *testing.T) {
+	a := testkit.StartAll(t, testkit.AllOptions{Properties: tieringOn})
+	b := []string{a.Bootstrap}
+	const topic = "checked"
+	tieredTopic(t, b, topic, 1, 1, map[string]*string{"local.retention.ms": set("-2")})
+	fill(t, b, topic, 0, 0, 3200)
+	awaitOffset(t, b, topic, 0, latestTiered, 2900)
+	fsck := func(fails bool, args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), testkit.Binary(t), append([]string{"tiering", "fsck", "--admin", a.Admin}, args...)...).CombinedOutput()
+		if (err != nil) != fails {
+			t.Fatalf("fsck %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	if out := fsck(false); !strings.Contains(out, "8 shards, 3 segments, 3 objects, 0 differences") {
+		t.Fatal(out)
+	}
+	objects := remoteObjects(t, a.Dir())
+	slices.Sort(objects)
+	// Somebody has copied an object under another segment's id, and lost another one. The finish of a copy must be a while ago
+	// before its object is missed.
+	data, err := os.ReadFile(objects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan := strings.TrimSuffix(objects[0], ".seg")
+	orphan = orphan[:len(orphan)-4] + "AAAA.seg"
+	if err := os.WriteFile(orphan, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := fsck(true); !strings.Contains(out, "orphan  left") {
+		t.Fatal(out)
+	}
+	if out := fsck(true, "--repair"); !strings.Contains(out, "orphan  left") { // it is too young
+		t.Fatal(out)
+	}
+	if out := fsck(false, "--repair", "--older-than", "0s"); !strings.Contains(out, "orphan  repaired") {
+		t.Fatal(out)
+	}
+	if got := remoteObjects(t, a.Dir()); len(got) != 3 {
+		t.Fatal(got)
+	}
+	out, err := exec.CommandContext(t.Context(), testkit.Binary(t), "tiering", "status", "--admin", a.Admin).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "checked  0          3") {
+		t.Fatalf("%v\n%s", err, out)
+	}
 }

@@ -30,6 +30,7 @@ type AdminConfig struct {
 type Admin struct {
 	config  AdminConfig
 	server  *http.Server
+	mux     *http.ServeMux
 	bound   atomic.Pointer[string]
 	serving atomic.Bool
 	failed  chan error
@@ -39,6 +40,7 @@ type Admin struct {
 func NewAdmin(config AdminConfig) *Admin {
 	a := &Admin{config: config, failed: make(chan error, 1)}
 	mux := http.NewServeMux()
+	a.mux = mux
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", a.readyz)
 	mux.Handle("GET /metrics", config.Metrics.Handler())
@@ -53,6 +55,14 @@ func NewAdmin(config AdminConfig) *Admin {
 	}
 	a.server = &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelDebug)}
 	return a
+}
+
+// Handle offers what a service of the process has for operators; before Start.
+func (a *Admin) Handle(pattern string, handler http.HandlerFunc) { a.mux.HandleFunc(pattern, handler) }
+
+// HandleLocal is Handle for clients on the same host only.
+func (a *Admin) HandleLocal(pattern string, handler http.HandlerFunc) {
+	a.mux.HandleFunc(pattern, loopbackOnly(handler))
 }
 
 // Start listens and serves.

@@ -56,6 +56,9 @@ func serviceCommand(s service) *cobra.Command {
 		},
 	}
 	flags.add(c)
+	if s.target == app.Tiering {
+		c.AddCommand(tieringStatusCommand(), tieringCheckCommand())
+	}
 	return c
 }
 
