@@ -24,8 +24,9 @@ import (
 const (
 	// requestVersion is the version of WriteTxnMarkers that names the transaction version.
 	requestVersion = 2
-	// maxInFlight bounds the requests to one destination. What comes meanwhile goes out together.
-	maxInFlight = 2
+	// maxInFlight bounds the requests to one destination. What comes meanwhile goes out together. It is not small, since a
+	// request ends with its slowest partition.
+	maxInFlight = 16
 	// maxMarkers bounds one request.
 	maxMarkers = 1000
 	// The pause before a marker that was not written is sent again grows between these, and ends when the metadata changes.

@@ -1,6 +1,7 @@
 package txn
 
 import (
+	"math"
 	"time"
 
 	"chancery/services/kafka/errcode"
@@ -54,7 +55,7 @@ func (m *Machine) endWithBump(now time.Time, t *Transaction, c *End, out *Effect
 		// The producer may have the id and epoch of its next transaction already.
 		return failedEnd(errcode.ConcurrentTransactions)
 	}
-	overflow := t.PrevProducerID == c.Producer.ID && exhausted(c.Producer.Epoch) && t.Epoch == 0
+	overflow := t.PrevProducerID == c.Producer.ID && c.Producer.Epoch == math.MaxInt16-1 && t.Epoch == 0
 	repeated := overflow || int(t.Epoch) == int(c.Producer.Epoch)+1
 	complete := t.State == CompleteCommit || t.State == CompleteAbort
 	switch {

@@ -201,6 +201,35 @@ func TestTimeOutWithTheLastEpochNeedsAProducerID(t *testing.T) {
 	}
 }
 
+// TestLateAbortAfterATimeOut: the producer whose transaction was aborted for it asks for the abort as well. By version 2 it goes on with
+// what it is told, by version 1 it is fenced.
+func TestLateAbortAfterATimeOut(t *testing.T) {
+	for _, epoch := range []int16{3, 32766} {
+		w := newWorld(t)
+		w.put(Transaction{ProducerID: 5, Epoch: epoch, State: Ongoing, ClientVersion: 2, StartMs: w.now.UnixMilli(), Partitions: map[Partition]struct{}{{"t", 0}: {}}})
+		w.after(71 * time.Second)
+		c := w.abandoned[0]
+		c.NewProducerID = 77
+		w.do(&c)
+		late := w.do(&End{ID: "tx", Producer: Producer{5, epoch}, Version: 2, NewProducerID: none})
+		w.silent(late)
+		w.written()
+		want := Producer{5, epoch + 1}
+		if epoch == 32766 {
+			want = Producer{77, 0}
+		}
+		if r := reply[EndReply](w, late); r.Code != errcode.None || r.Producer != want {
+			t.Fatalf("epoch %d: %+v", epoch, r)
+		}
+		if r := w.end(Producer{5, epoch}, 2, true); r.Code != errcode.InvalidTxnState {
+			t.Fatalf("a commit of what was aborted: %+v", r)
+		}
+		if r := w.end(Producer{5, epoch}, 0, false); epoch == 3 && r.Code != errcode.ProducerFenced {
+			t.Fatalf("%+v", r)
+		}
+	}
+}
+
 // TestIDsExpire: an id that nobody uses is forgotten, but not while its transaction is open.
 func TestIDsExpire(t *testing.T) {
 	w := newWorld(t)

@@ -24,8 +24,9 @@ import (
 const (
 	// requestVersion is the version of AddPartitionsToTxn that takes several transactions and says which are only verified.
 	requestVersion = 5
-	// maxInFlight bounds the requests to one shard. What comes meanwhile goes out together.
-	maxInFlight = 2
+	// maxInFlight bounds the requests to one shard. What comes meanwhile goes out together. It is not small, since a request
+	// ends with its slowest transaction, which may have to wait for the end of the one before.
+	maxInFlight = 16
 	// maxTransactions bounds one request.
 	maxTransactions = 500
 )

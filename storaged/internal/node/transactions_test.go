@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -86,8 +87,12 @@ func txnCluster(t *testing.T, partitions int) (*cluster, uuid.UUID, *fakeCoordin
 
 // txnBatch is a batch of producer 7.
 func txnBatch(epoch int16, sequence int32, value string) storage.Buffers {
+	return txnBatchOf(7, epoch, sequence, value)
+}
+
+func txnBatchOf(producer int64, epoch int16, sequence int32, value string) storage.Buffers {
 	o := recordbatch.NewOptions()
-	o.ProducerID, o.ProducerEpoch, o.BaseSequence, o.Transactional = 7, epoch, sequence, true
+	o.ProducerID, o.ProducerEpoch, o.BaseSequence, o.Transactional = producer, epoch, sequence, true
 	return build(o, []byte(value))
 }
 
@@ -102,7 +107,9 @@ func endTxn(t *testing.T, c *cluster, m kmsg.WriteTxnMarkersRequestMarker, parti
 	t.Helper()
 	req := kmsg.NewPtrWriteTxnMarkersRequest()
 	req.Version = 2
-	m.ProducerID = 7
+	if m.ProducerID == 0 {
+		m.ProducerID = 7
+	}
 	m.Topics = []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: "a", Partitions: partitions}}
 	req.Markers = []kmsg.WriteTxnMarkersRequestMarker{m}
 	reply, err := c.node(1).Handle(t.Context(), &storagev1.HandleRequest{Envelope: &commonv1.Envelope{ApiKey: 27, ApiVersion: 2, Body: req.AppendTo(nil)}})
@@ -376,6 +383,32 @@ func TestMarkers(t *testing.T) {
 		}
 		if codes := endTxn(t, c, kmsg.WriteTxnMarkersRequestMarker{}, 9); codes[0] != errcode.UnknownTopicOrPartition {
 			t.Fatal(codes)
+		}
+	})
+}
+
+// TestAbortedTransactionsAreSorted by where they begin, in whatever order they end: some clients go through them with the records.
+func TestAbortedTransactionsAreSorted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, topic, _ := txnCluster(t, 1)
+		producers := []int64{11, 12, 13}
+		for _, p := range producers {
+			req := txnAppend(topic, 12, txnBatchOf(p, 0, 0, "x"))
+			req.TransactionalID = fmt.Sprint(p)
+			if r := produce(c.node(1), req); r.Error != errcode.None {
+				t.Fatalf("%+v", r)
+			}
+		}
+		for _, p := range []int64{13, 11, 12} {
+			if codes := endTxn(t, c, kmsg.WriteTxnMarkersRequestMarker{ProducerID: p, ProducerEpoch: 1, TransactionVersion: 2}, 0); !none(codes) {
+				t.Fatal(codes)
+			}
+		}
+		req := fetchRequest(topic, 0)
+		req.Isolation = storage.ReadCommitted
+		want := []storage.AbortedTransaction{{ProducerID: 11, FirstOffset: 0}, {ProducerID: 12, FirstOffset: 1}, {ProducerID: 13, FirstOffset: 2}}
+		if r := fetch(t, c.node(1), req); r.LastStableOffset != 6 || !slices.Equal(r.AbortedTransactions, want) {
+			t.Fatalf("%d %+v", r.LastStableOffset, r.AbortedTransactions)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -96,9 +97,10 @@ func (r *Replica) Read(req *storage.FetchRequest, p *storage.FetchPartition, max
 }
 
 // abortedIn leaves only those of the aborted transactions that a reader of the records has to skip. Where the records end is
-// told by the batch behind them.
+// told by the batch behind them. They are given by their first offsets, as some clients need them.
 func abortedIn(res *storage.FetchPartitionResult, from, limit int64) []storage.AbortedTransaction {
 	list, files := res.AbortedTransactions, res.Records.Files
+	slices.SortStableFunc(list, func(a, b storage.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
 	if len(list) == 0 || len(files) == 0 {
 		return list
 	}
