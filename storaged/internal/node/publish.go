@@ -116,6 +116,7 @@ func (n *Node) reconfigure(config *configdef.Node) {
 	before := n.config.Load()
 	n.config.Store(config)
 	n.quotas.configure(config)
+	n.fetchers.Reconfigure(config.Int("num.replica.fetchers"))
 	n.reconfigureCleaner(before, config)
 }
 

@@ -2,12 +2,15 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/metarecord"
+	"chancery/services/metadata"
 	"chancery/services/storage"
 )
 
@@ -145,6 +148,49 @@ func TestFollowerSessions(t *testing.T) {
 		pass(3 * time.Minute)
 		if _, code = ask(1, nil); code != errcode.FetchSessionIdNotFound {
 			t.Fatal(code)
+		}
+	})
+}
+
+// The number of fetchers changes while they copy, and nothing is lost.
+func TestFetchersAreReconfigured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		var mu sync.Mutex
+		sessions := map[uint64]bool{}
+		c.set(func() {
+			c.spy = func(req *storage.FetchRequest, _ *storage.FetchResult) {
+				mu.Lock()
+				defer mu.Unlock()
+				sessions[req.Session.ID] = true
+			}
+		})
+		for id := range int32(2) {
+			c.dirs[id+1] = t.TempDir()
+			c.start(id + 1)
+			t.Cleanup(func() { c.stop(id + 1) })
+		}
+		topic := c.topic("a", 50, 1, 2)
+		for _, fetchers := range []int{1, 4, 2} {
+			text := fmt.Sprint(fetchers)
+			c.commit(&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceBroker), Name: "num.replica.fetchers", Value: &text})
+			pass(time.Second)
+			mu.Lock()
+			clear(sessions)
+			mu.Unlock()
+			for p := range int32(50) {
+				req := appendRequest(topic, storage.AcksAll, batch("0"))
+				req.Partitions[0].Partition = p
+				if r := produce(c.node(1), req); r.Error != errcode.None {
+					t.Fatalf("%+v", r)
+				}
+			}
+			pass(time.Second)
+			mu.Lock()
+			if len(sessions) != fetchers {
+				t.Errorf("%d sessions, want %d", len(sessions), fetchers)
+			}
+			mu.Unlock()
 		}
 	})
 }
