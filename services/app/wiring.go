@@ -186,7 +186,9 @@ func buildStorage(p *parts) (lifecycle.Service, error) {
 	if p.inOneProcess() {
 		return p.storage, nil
 	}
-	streams := storagerpc.Register(p.registrar(localStorage), p.storage.Node(), storagerpc.ServerConfig{Pool: p.buffers, Logger: p.logger})
+	streams := storagerpc.Register(p.registrar(localStorage), p.storage.Node(), storagerpc.ServerConfig{
+		Pool: p.buffers, Address: transport.JoinAddress(endpoint.Host, endpoint.Port), Logger: p.logger,
+	})
 	return servedStorage{p.storage, streams}, nil
 }
 

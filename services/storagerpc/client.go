@@ -50,6 +50,9 @@ type Client struct {
 	appends  *appender
 	fetches  []*fetchLane
 	nextBulk atomic.Uint32
+	address  string
+	// files is the channel for open files; nil when there is none, as with a node on another machine.
+	files atomic.Pointer[fileChannel]
 
 	closing sync.Once
 	stop    context.CancelFunc
@@ -67,7 +70,7 @@ func NewClient(address string, config ClientConfig) (*Client, error) {
 		config.BulkBytes = defaultBulkBytes
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c := &Client{config: config, stop: stop, stopped: make(chan struct{})}
+	c := &Client{config: config, address: address, stop: stop, stopped: make(chan struct{})}
 	var lanes []*appendLane
 	for range 1 + config.BulkConnections {
 		conn, err := config.Dialer.DialData(address)
@@ -78,7 +81,7 @@ func NewClient(address string, config ClientConfig) (*Client, error) {
 		c.conns = append(c.conns, conn)
 		rpc := storagev1.NewStorageClient(conn)
 		lanes = append(lanes, newAppendLane(ctx, rpc))
-		c.fetches = append(c.fetches, newFetchLane(ctx, rpc))
+		c.fetches = append(c.fetches, newFetchLane(ctx, rpc, c.channel))
 	}
 	c.control = storagev1.NewStorageClient(c.conns[0])
 	c.appends = newAppender(lanes, config.BulkBytes, config.Logger.With("node", address))
@@ -96,9 +99,30 @@ func (c *Client) Close() error {
 		for _, lane := range c.fetches {
 			lane.close()
 		}
+		if files := c.files.Swap(nil); files != nil {
+			files.close()
+		}
 		err = c.closeConns()
 	})
 	return err
+}
+
+// channel gives the channel for files, which is opened with a stream when the node is on this machine; renew is set then.
+func (c *Client) channel(renew bool) *fileChannel {
+	present := c.files.Load()
+	if !renew || present.alive() {
+		return present
+	}
+	opened, err := dialFiles(c.address)
+	if err != nil {
+		return nil // the usual case: the node is elsewhere
+	}
+	if !c.files.CompareAndSwap(present, opened) {
+		opened.close()
+		return c.files.Load()
+	}
+	go opened.receive()
+	return opened
 }
 
 func (c *Client) closeConns() error {

@@ -23,4 +23,9 @@
 // After a stream broke, what was unanswered on it is reported with OutcomeUnknown; the node may still take it after
 // what is sent next on another stream, as Kafka's brokers may after a lost connection. Idempotent producers are safe from
 // that by their sequence numbers.
+//
+// # Files
+//
+// A client on the node's machine, of the same user, takes the records of a fetch as open files over a unix socket beside the
+// streams: file_channel.go says how. Elsewhere, and whenever that does not work, they go over the streams.
 package storagerpc

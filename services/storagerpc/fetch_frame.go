@@ -13,6 +13,7 @@ import (
 type fetchFrame struct {
 	id     uint64
 	cancel bool
+	files  fileTarget
 	req    *storage.FetchRequest
 }
 
@@ -25,7 +26,7 @@ func (f *fetchFrame) MarshalBuffers() (mem.BufferSlice, error) {
 		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 	}
 	r := f.req
-	b := make([]byte, 0, 80+len(r.RackID)+56*len(r.Partitions))
+	b := make([]byte, 0, 128+len(r.RackID)+56*len(r.Partitions))
 	b = appendNumber(b, 1, f.id)
 	b = appendBool(b, 2, f.cancel)
 	b = appendZigZag(b, 3, int64(r.ReplicaID))
@@ -46,6 +47,10 @@ func (f *fetchFrame) MarshalBuffers() (mem.BufferSlice, error) {
 			b = appendNumber(b, 2, uint64(x.Forgotten[i].Partition))
 			b = closeNested(b, mark)
 		}
+	}
+	if f.files.number != 0 {
+		b = protowire.AppendBytes(protowire.AppendTag(b, 16, protowire.BytesType), f.files.token[:])
+		b = appendNumber(b, 17, f.files.number)
 	}
 	for i := range r.Partitions {
 		p := &r.Partitions[i]
@@ -95,6 +100,8 @@ func (f *fetchFrame) number(field protowire.Number, v uint64) error {
 		f.session().ID = v
 	case 13:
 		f.session().Epoch = int32(v)
+	case 17:
+		f.files.number = v
 	}
 	return nil
 }
@@ -115,6 +122,11 @@ func (f *fetchFrame) bytes(field protowire.Number, b []byte) error {
 		f.req.Partitions = append(f.req.Partitions, storage.FetchPartition{})
 		p := &f.req.Partitions[len(f.req.Partitions)-1]
 		return decodeNested(b, (*fetchPartitionDecoder)(p))
+	case 16:
+		if len(b) != channelTokenBytes {
+			return errToken
+		}
+		copy(f.files.token[:], b)
 	case 14:
 		x := f.session()
 		x.Forgotten = append(x.Forgotten, storage.PartitionKey{})
@@ -183,6 +195,8 @@ type partitionPart struct {
 	storage.FetchPartitionResult
 	size int32
 	more bool
+	// regions are where the records are in files that were passed.
+	regions []passedRegion
 }
 
 var _ transport.Message = (*fetchResultFrame)(nil)
@@ -238,6 +252,14 @@ func encodePartitionPart(b []byte, p *partitionPart) []byte {
 		b = appendNumber(b, 17, uint64(p.LocalLogStart))
 	}
 	b = appendNumber(b, 18, uint64(p.RemoteEndOffset))
+	for _, r := range p.regions {
+		var inner int
+		b, inner = openNested(b, 19)
+		b = appendNumber(b, 1, uint64(r.file))
+		b = appendNumber(b, 2, uint64(r.offset))
+		b = appendNumber(b, 3, uint64(r.length))
+		b = closeNested(b, inner)
+	}
 	return closeNested(b, mark)
 }
 
@@ -351,9 +373,32 @@ func (p *partitionPart) bytes(field protowire.Number, b []byte) error {
 			return err
 		}
 		p.AbortedTransactions = append(p.AbortedTransactions, storage.AbortedTransaction(a))
+	case 19:
+		var r regionDecoder
+		if err := decodeNested(b, &r); err != nil {
+			return err
+		}
+		p.regions = append(p.regions, passedRegion(r))
 	}
 	return nil
 }
+
+// regionDecoder reads one PassedRegion.
+type regionDecoder passedRegion
+
+func (d *regionDecoder) number(field protowire.Number, v uint64) error {
+	switch field {
+	case 1:
+		d.file = int32(v)
+	case 2:
+		d.offset = int64(v)
+	case 3:
+		d.length = int64(v)
+	}
+	return nil
+}
+
+func (d *regionDecoder) bytes(protowire.Number, []byte) error { return nil }
 
 // abortedDecoder reads one AbortedTransaction.
 type abortedDecoder storage.AbortedTransaction

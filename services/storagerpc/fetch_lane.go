@@ -23,6 +23,8 @@ const (
 type fetchLane struct {
 	ctx context.Context
 	rpc storagev1.StorageClient
+	// channel gives the channel for files, if there is one; with a new stream it is looked for anew.
+	channel func(renew bool) *fileChannel
 	// receivers are the receiving goroutines of all streams.
 	receivers sync.WaitGroup
 
@@ -52,14 +54,16 @@ type fetchStream struct {
 // the fetch has taken itself off the stream.
 type fetchCall struct {
 	result *storage.FetchResult
+	// regions are where records are in passed files, by the partition's place in the result.
+	regions map[int][]passedRegion
 	// open says that the records of the last partition go on in the next frame.
 	open bool
 	err  error
 	done chan struct{}
 }
 
-func newFetchLane(ctx context.Context, rpc storagev1.StorageClient) *fetchLane {
-	return &fetchLane{ctx: ctx, rpc: rpc}
+func newFetchLane(ctx context.Context, rpc storagev1.StorageClient, channel func(renew bool) *fileChannel) *fetchLane {
+	return &fetchLane{ctx: ctx, rpc: rpc, channel: channel}
 }
 
 // close waits for the streams to end, which they do with the lane's context.
@@ -78,13 +82,26 @@ func (l *fetchLane) fetch(ctx context.Context, req *storage.FetchRequest) (*stor
 	if call == nil {
 		return nil, errcode.NetworkException.Wrap(errStreamBroken)
 	}
-	if err := stream.send(&fetchFrame{id: id, req: req}); err != nil {
+	files := l.channel(false)
+	number := files.expect()
+	frame := &fetchFrame{id: id, req: req}
+	if number != 0 {
+		frame.files = fileTarget{files.token, number}
+	}
+	if err := stream.send(frame); err != nil {
+		files.forget(number)
 		stream.abandon(id, call)
 		return nil, errcode.NetworkException.Wrap(err)
 	}
 	if err := stream.wait(ctx, id, call, req); err != nil {
+		files.forget(number)
 		stream.abandon(id, call)
 		return nil, err
+	}
+	if call.err == nil {
+		call.err = files.attach(ctx, number, call.result, call.regions)
+	} else {
+		files.forget(number)
 	}
 	if call.err == nil && req.Session == nil && len(call.result.Partitions) != len(req.Partitions) {
 		call.err = fmt.Errorf("answer to a fetch has %d partitions, not %d", len(call.result.Partitions), len(req.Partitions))
@@ -139,6 +156,7 @@ func (l *fetchLane) open() (*fetchStream, error) {
 		cancel()
 		return nil, err
 	}
+	l.channel(true)
 	s := &fetchStream{lane: l, grpc: rpc, cancel: cancel, unanswered: map[uint64]*fetchCall{}}
 	l.mu.Lock()
 	l.stream = s
@@ -236,6 +254,12 @@ func (c *fetchCall) add(p *partitionPart) {
 		last.Records.Buffers = append(last.Records.Buffers, p.Records.Buffers...)
 	} else {
 		c.result.Partitions = append(c.result.Partitions, p.FetchPartitionResult)
+		if len(p.regions) > 0 {
+			if c.regions == nil {
+				c.regions = map[int][]passedRegion{}
+			}
+			c.regions[len(c.result.Partitions)-1] = p.regions
+		}
 	}
 	p.Records.Buffers = nil
 	c.open = p.more

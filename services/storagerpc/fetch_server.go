@@ -99,20 +99,20 @@ func (f *fetchServer) begin(frame *fetchFrame) bool {
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	f.cancels[frame.id] = cancel
-	id, req := frame.id, frame.req
-	f.running.Go(func() { f.serve(ctx, id, req) })
+	id, req, files := frame.id, frame.req, frame.files
+	f.running.Go(func() { f.serve(ctx, id, req, files) })
 	return true
 }
 
 // serve carries out one fetch.
-func (f *fetchServer) serve(ctx context.Context, id uint64, req *storage.FetchRequest) {
+func (f *fetchServer) serve(ctx context.Context, id uint64, req *storage.FetchRequest, files fileTarget) {
 	result, err := f.server.node.Fetch(ctx, req)
 	f.mu.Lock()
 	f.cancels[id]()
 	delete(f.cancels, id)
 	f.mu.Unlock()
 	if err == nil {
-		err = f.sendResult(id, result)
+		err = f.sendResult(id, result, files)
 	}
 	result.Release()
 	if err == nil || f.ctx.Err() != nil {
@@ -129,9 +129,9 @@ func (f *fetchServer) sendFrame(frame *fetchResultFrame) error {
 	return f.stream.SendMsg(frame)
 }
 
-// sendResult sends a result in chunks.
-func (f *fetchServer) sendResult(id uint64, result *storage.FetchResult) error {
-	c := chunker{partitions: result.Partitions}
+// sendResult sends a result in chunks, but for what it passes as files.
+func (f *fetchServer) sendResult(id uint64, result *storage.FetchResult, files fileTarget) error {
+	c := chunker{partitions: result.Partitions, passed: f.server.files.pass(files, result.Partitions)}
 	for {
 		select {
 		case f.slots <- struct{}{}:
@@ -157,20 +157,33 @@ type chunker struct {
 	// partition is the one under way, offset how many bytes of its records have been cut off already.
 	partition int
 	offset    int
+	// passed is where the records of partitions are that were passed in files; nil when none were.
+	passed [][]passedRegion
+}
+
+// length is how many bytes of a partition's records go into frames.
+func (c *chunker) length(partition int) int {
+	if c.passed != nil && c.passed[partition] != nil {
+		return 0
+	}
+	return c.partitions[partition].Records.Len()
 }
 
 // next fills a frame with the next chunk.
 func (c *chunker) next(frame *fetchResultFrame, pool *transport.Pool) error {
 	frame.partitions = make([]partitionPart, 0, len(c.partitions)-c.partition)
-	from := chunker{partitions: c.partitions, partition: c.partition, offset: c.offset}
+	from := *c
 	room := chunkBytes
 	for c.partition < len(c.partitions) && room > 0 {
 		p := &c.partitions[c.partition]
-		left := p.Records.Len() - c.offset
+		left := c.length(c.partition) - c.offset
 		n := min(left, room)
 		room -= n
 		part := partitionPart{FetchPartitionResult: *p, size: int32(n), more: n < left}
 		part.Records = storage.Records{}
+		if c.passed != nil {
+			part.regions = c.passed[c.partition]
+		}
 		if c.offset > 0 {
 			part.AbortedTransactions = nil // they went out with the first part
 		}
@@ -194,7 +207,7 @@ func (c *chunker) read(frame *fetchResultFrame, pool *transport.Pool, total int)
 	}
 	fromFiles := 0
 	for i := range frame.partitions {
-		if len(c.partitions[c.partition+i].Records.Files) > 0 {
+		if frame.partitions[i].size > 0 && len(c.partitions[c.partition+i].Records.Files) > 0 {
 			fromFiles += int(frame.partitions[i].size)
 		}
 	}
@@ -204,6 +217,9 @@ func (c *chunker) read(frame *fetchResultFrame, pool *transport.Pool, total int)
 		frame.payload = append(frame.payload, buffer)
 		for i := range frame.partitions {
 			n := int(frame.partitions[i].size)
+			if n == 0 {
+				continue
+			}
 			if err := readFiles(b[:n], c.partitions[c.partition+i].Records.Files, c.skip(i)); err != nil {
 				return err
 			}

@@ -24,7 +24,10 @@ type ServerConfig struct {
 	// AppendBudget bounds the bytes of unanswered appends of all clients; nil means one of 256 MiB. Followers' fetches, on
 	// which appends wait, take nothing from it.
 	AppendBudget *transport.Budget
-	Logger       *slog.Logger
+	// Address is the one under which clients reach the node. Those on the same machine then get records as open files; empty
+	// for none of that.
+	Address string
+	Logger  *slog.Logger
 }
 
 // Server offers a node to other processes.
@@ -34,9 +37,11 @@ type Server struct {
 	pool   *transport.Pool
 	budget *transport.Budget
 	logger *slog.Logger
+	files  fileChannels
 
-	closing chan struct{}
-	once    sync.Once
+	closing   chan struct{}
+	once      sync.Once
+	stopFiles context.CancelFunc
 }
 
 // Register offers a node on a gRPC server.
@@ -52,12 +57,27 @@ func Register(r grpc.ServiceRegistrar, node storage.Node, config ServerConfig) *
 		closing: make(chan struct{}),
 	}
 	storagev1.RegisterStorageServer(r, s)
+	if config.Address != "" {
+		ctx, stop := context.WithCancel(context.Background())
+		s.stopFiles = stop
+		if err := s.files.listenFiles(ctx, config.Address); err != nil {
+			s.logger.Info("records go to clients on this machine over the network", "error", err)
+		}
+	}
 	return s
 }
 
 // Close ends the streams once what they have taken is answered, so that the gRPC server can stop. The node goes on
 // answering until then.
-func (s *Server) Close() { s.once.Do(func() { close(s.closing) }) }
+func (s *Server) Close() {
+	s.once.Do(func() {
+		close(s.closing)
+		if s.stopFiles != nil {
+			s.stopFiles()
+		}
+		s.files.close()
+	})
+}
 
 // ListOffsets asks the node.
 func (s *Server) ListOffsets(ctx context.Context, req *storagev1.ListOffsetsRequest) (*storagev1.ListOffsetsResponse, error) {

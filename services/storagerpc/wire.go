@@ -17,6 +17,7 @@ const payloadField = 15
 var (
 	errTruncated = errors.New("message ends inside a field")
 	errUTF8      = errors.New("string is not valid UTF-8")
+	errToken     = errors.New("name of a channel for files is not 16 bytes")
 	errTopicID   = errors.New("topic id is not 16 bytes")
 	errSizes     = errors.New("sizes of the partitions do not add up to the payload")
 )

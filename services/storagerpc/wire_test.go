@@ -181,6 +181,9 @@ func toProtoFetch(f *fetchFrame) *storagev1.FetchFrame {
 			CurrentLeaderEpoch: p.CurrentLeaderEpoch, FetchOffset: p.FetchOffset, LastFetchedEpoch: p.LastFetchedEpoch,
 			LogStartOffset: p.LogStartOffset, MaxBytes: p.MaxBytes})
 	}
+	if f.files.number != 0 {
+		frame.FileChannel, frame.FileNumber = bytes.Clone(f.files.token[:]), f.files.number
+	}
 	if x := r.Session; x != nil {
 		frame.SessionId, frame.SessionEpoch = x.ID, x.Epoch
 		for _, k := range x.Forgotten {
@@ -200,6 +203,9 @@ func TestFetchFrameIsTheProtobufMessage(t *testing.T) {
 			frame.req.Partitions = append(frame.req.Partitions, storage.FetchPartition{TopicID: drawID(t), Partition: rapid.Int32().Draw(t, "partition"),
 				CurrentLeaderEpoch: rapid.Int32().Draw(t, "leader epoch"), FetchOffset: rapid.Int64().Draw(t, "offset"),
 				LastFetchedEpoch: rapid.Int32().Draw(t, "fetched epoch"), LogStartOffset: rapid.Int64().Draw(t, "start"), MaxBytes: rapid.Int32().Draw(t, "bytes")})
+		}
+		if rapid.Bool().Draw(t, "with a channel") {
+			frame.files = fileTarget{[channelTokenBytes]byte(drawID(t)), max(1, rapid.Uint64().Draw(t, "number"))}
 		}
 		if rapid.Bool().Draw(t, "in a session") {
 			x := &storage.FetchSession{ID: max(1, rapid.Uint64().Draw(t, "session")), Epoch: rapid.Int32().Draw(t, "session epoch")}
@@ -234,6 +240,9 @@ func toProtoFetchResult(f *fetchResultFrame) *storagev1.FetchResultFrame {
 		for _, a := range p.AbortedTransactions {
 			q.AbortedTransactions = append(q.AbortedTransactions, &storagev1.AbortedTransaction{ProducerId: a.ProducerID, FirstOffset: a.FirstOffset})
 		}
+		for _, x := range p.regions {
+			q.Regions = append(q.Regions, &storagev1.PassedRegion{File: x.file, Offset: x.offset, Length: x.length})
+		}
 		frame.Partitions = append(frame.Partitions, q)
 		frame.Payload = append(frame.Payload, p.Records.Buffers.Materialize()...)
 	}
@@ -253,6 +262,9 @@ func TestFetchResultFrameIsTheProtobufMessage(t *testing.T) {
 				Leader: storage.CurrentLeader{ID: rapid.Int32().Draw(t, "leader"), Epoch: rapid.Int32().Draw(t, "leader epoch")}}}
 			for range rapid.IntRange(0, 2).Draw(t, "aborted") {
 				p.AbortedTransactions = append(p.AbortedTransactions, storage.AbortedTransaction{ProducerID: rapid.Int64().Draw(t, "producer"), FirstOffset: rapid.Int64().Draw(t, "first")})
+			}
+			for range rapid.IntRange(0, 2).Draw(t, "regions") {
+				p.regions = append(p.regions, passedRegion{rapid.Int32().Draw(t, "file"), rapid.Int64().Draw(t, "offset"), rapid.Int64().Draw(t, "length")})
 			}
 			frame.partitions = append(frame.partitions, p)
 		}

@@ -553,7 +553,11 @@ type FetchFrame struct {
 	// 0 begins the session; each fetch has the next one.
 	SessionEpoch int32 `protobuf:"varint,13,opt,name=session_epoch,json=sessionEpoch,proto3" json:"session_epoch,omitempty"`
 	// Partitions that leave the session.
-	Forgotten     []*PartitionKey `protobuf:"bytes,14,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
+	Forgotten []*PartitionKey `protobuf:"bytes,14,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
+	// The channel on which the sender, on the same machine, takes open files, and the number under which it expects those of this
+	// fetch; 0 for none.
+	FileChannel   []byte `protobuf:"bytes,16,opt,name=file_channel,json=fileChannel,proto3" json:"file_channel,omitempty"`
+	FileNumber    uint64 `protobuf:"varint,17,opt,name=file_number,json=fileNumber,proto3" json:"file_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -684,6 +688,20 @@ func (x *FetchFrame) GetForgotten() []*PartitionKey {
 		return x.Forgotten
 	}
 	return nil
+}
+
+func (x *FetchFrame) GetFileChannel() []byte {
+	if x != nil {
+		return x.FileChannel
+	}
+	return nil
+}
+
+func (x *FetchFrame) GetFileNumber() uint64 {
+	if x != nil {
+		return x.FileNumber
+	}
+	return 0
 }
 
 type PartitionKey struct {
@@ -937,8 +955,10 @@ type FetchPartitionResult struct {
 	LocalLogStartOffset int64 `protobuf:"varint,17,opt,name=local_log_start_offset,json=localLogStartOffset,proto3" json:"local_log_start_offset,omitempty"`
 	// The offset after the last record that the remote tier has, as far as the leader knows; 0 for none.
 	RemoteEndOffset int64 `protobuf:"varint,18,opt,name=remote_end_offset,json=remoteEndOffset,proto3" json:"remote_end_offset,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Where the partition's records are in the files that were passed for this fetch. Its size is then 0.
+	Regions       []*PassedRegion `protobuf:"bytes,19,rep,name=regions,proto3" json:"regions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FetchPartitionResult) Reset() {
@@ -1097,6 +1117,73 @@ func (x *FetchPartitionResult) GetRemoteEndOffset() int64 {
 	return 0
 }
 
+func (x *FetchPartitionResult) GetRegions() []*PassedRegion {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+type PassedRegion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          int32                  `protobuf:"varint,1,opt,name=file,proto3" json:"file,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        int64                  `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PassedRegion) Reset() {
+	*x = PassedRegion{}
+	mi := &file_storage_v1_storage_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassedRegion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassedRegion) ProtoMessage() {}
+
+func (x *PassedRegion) ProtoReflect() protoreflect.Message {
+	mi := &file_storage_v1_storage_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassedRegion.ProtoReflect.Descriptor instead.
+func (*PassedRegion) Descriptor() ([]byte, []int) {
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PassedRegion) GetFile() int32 {
+	if x != nil {
+		return x.File
+	}
+	return 0
+}
+
+func (x *PassedRegion) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *PassedRegion) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 type AbortedTransaction struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ProducerId    int64                  `protobuf:"varint,1,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
@@ -1107,7 +1194,7 @@ type AbortedTransaction struct {
 
 func (x *AbortedTransaction) Reset() {
 	*x = AbortedTransaction{}
-	mi := &file_storage_v1_storage_proto_msgTypes[12]
+	mi := &file_storage_v1_storage_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1206,7 @@ func (x *AbortedTransaction) String() string {
 func (*AbortedTransaction) ProtoMessage() {}
 
 func (x *AbortedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[12]
+	mi := &file_storage_v1_storage_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1219,7 @@ func (x *AbortedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortedTransaction.ProtoReflect.Descriptor instead.
 func (*AbortedTransaction) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{12}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AbortedTransaction) GetProducerId() int64 {
@@ -1163,7 +1250,7 @@ type ListOffsetsRequest struct {
 
 func (x *ListOffsetsRequest) Reset() {
 	*x = ListOffsetsRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[13]
+	mi := &file_storage_v1_storage_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1262,7 @@ func (x *ListOffsetsRequest) String() string {
 func (*ListOffsetsRequest) ProtoMessage() {}
 
 func (x *ListOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[13]
+	mi := &file_storage_v1_storage_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1275,7 @@ func (x *ListOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{13}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListOffsetsRequest) GetReplicaId() int32 {
@@ -1244,7 +1331,7 @@ type ListOffsetsPartition struct {
 
 func (x *ListOffsetsPartition) Reset() {
 	*x = ListOffsetsPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[14]
+	mi := &file_storage_v1_storage_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1343,7 @@ func (x *ListOffsetsPartition) String() string {
 func (*ListOffsetsPartition) ProtoMessage() {}
 
 func (x *ListOffsetsPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[14]
+	mi := &file_storage_v1_storage_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1356,7 @@ func (x *ListOffsetsPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsPartition.ProtoReflect.Descriptor instead.
 func (*ListOffsetsPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{14}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListOffsetsPartition) GetTopicId() []byte {
@@ -1317,7 +1404,7 @@ type ListOffsetsResponse struct {
 
 func (x *ListOffsetsResponse) Reset() {
 	*x = ListOffsetsResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[15]
+	mi := &file_storage_v1_storage_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1416,7 @@ func (x *ListOffsetsResponse) String() string {
 func (*ListOffsetsResponse) ProtoMessage() {}
 
 func (x *ListOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[15]
+	mi := &file_storage_v1_storage_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1429,7 @@ func (x *ListOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{15}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListOffsetsResponse) GetPartitions() []*ListOffsetsPartitionResult {
@@ -1372,7 +1459,7 @@ type ListOffsetsPartitionResult struct {
 
 func (x *ListOffsetsPartitionResult) Reset() {
 	*x = ListOffsetsPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[16]
+	mi := &file_storage_v1_storage_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1471,7 @@ func (x *ListOffsetsPartitionResult) String() string {
 func (*ListOffsetsPartitionResult) ProtoMessage() {}
 
 func (x *ListOffsetsPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[16]
+	mi := &file_storage_v1_storage_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1484,7 @@ func (x *ListOffsetsPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsPartitionResult.ProtoReflect.Descriptor instead.
 func (*ListOffsetsPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{16}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListOffsetsPartitionResult) GetTopicId() []byte {
@@ -1481,7 +1568,7 @@ type OffsetForLeaderEpochRequest struct {
 
 func (x *OffsetForLeaderEpochRequest) Reset() {
 	*x = OffsetForLeaderEpochRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[17]
+	mi := &file_storage_v1_storage_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1580,7 @@ func (x *OffsetForLeaderEpochRequest) String() string {
 func (*OffsetForLeaderEpochRequest) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[17]
+	mi := &file_storage_v1_storage_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1593,7 @@ func (x *OffsetForLeaderEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochRequest.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{17}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OffsetForLeaderEpochRequest) GetReplicaId() int32 {
@@ -1542,7 +1629,7 @@ type OffsetForLeaderEpochPartition struct {
 
 func (x *OffsetForLeaderEpochPartition) Reset() {
 	*x = OffsetForLeaderEpochPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[18]
+	mi := &file_storage_v1_storage_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1641,7 @@ func (x *OffsetForLeaderEpochPartition) String() string {
 func (*OffsetForLeaderEpochPartition) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[18]
+	mi := &file_storage_v1_storage_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1654,7 @@ func (x *OffsetForLeaderEpochPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochPartition.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{18}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OffsetForLeaderEpochPartition) GetTopicId() []byte {
@@ -1608,7 +1695,7 @@ type OffsetForLeaderEpochResponse struct {
 
 func (x *OffsetForLeaderEpochResponse) Reset() {
 	*x = OffsetForLeaderEpochResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[19]
+	mi := &file_storage_v1_storage_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1707,7 @@ func (x *OffsetForLeaderEpochResponse) String() string {
 func (*OffsetForLeaderEpochResponse) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[19]
+	mi := &file_storage_v1_storage_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1720,7 @@ func (x *OffsetForLeaderEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForLeaderEpochResponse.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{19}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OffsetForLeaderEpochResponse) GetPartitions() []*OffsetForLeaderEpochPartitionResult {
@@ -1656,7 +1743,7 @@ type OffsetForLeaderEpochPartitionResult struct {
 
 func (x *OffsetForLeaderEpochPartitionResult) Reset() {
 	*x = OffsetForLeaderEpochPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[20]
+	mi := &file_storage_v1_storage_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1755,7 @@ func (x *OffsetForLeaderEpochPartitionResult) String() string {
 func (*OffsetForLeaderEpochPartitionResult) ProtoMessage() {}
 
 func (x *OffsetForLeaderEpochPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[20]
+	mi := &file_storage_v1_storage_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1768,7 @@ func (x *OffsetForLeaderEpochPartitionResult) ProtoReflect() protoreflect.Messag
 
 // Deprecated: Use OffsetForLeaderEpochPartitionResult.ProtoReflect.Descriptor instead.
 func (*OffsetForLeaderEpochPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{20}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OffsetForLeaderEpochPartitionResult) GetTopicId() []byte {
@@ -1730,7 +1817,7 @@ type DeleteRecordsRequest struct {
 
 func (x *DeleteRecordsRequest) Reset() {
 	*x = DeleteRecordsRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[21]
+	mi := &file_storage_v1_storage_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1829,7 @@ func (x *DeleteRecordsRequest) String() string {
 func (*DeleteRecordsRequest) ProtoMessage() {}
 
 func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[21]
+	mi := &file_storage_v1_storage_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1842,7 @@ func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{21}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteRecordsRequest) GetTimeoutMs() int32 {
@@ -1791,7 +1878,7 @@ type DeleteRecordsPartition struct {
 
 func (x *DeleteRecordsPartition) Reset() {
 	*x = DeleteRecordsPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[22]
+	mi := &file_storage_v1_storage_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1890,7 @@ func (x *DeleteRecordsPartition) String() string {
 func (*DeleteRecordsPartition) ProtoMessage() {}
 
 func (x *DeleteRecordsPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[22]
+	mi := &file_storage_v1_storage_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1903,7 @@ func (x *DeleteRecordsPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsPartition.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{22}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteRecordsPartition) GetTopicId() []byte {
@@ -1850,7 +1937,7 @@ type DeleteRecordsResponse struct {
 
 func (x *DeleteRecordsResponse) Reset() {
 	*x = DeleteRecordsResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[23]
+	mi := &file_storage_v1_storage_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1949,7 @@ func (x *DeleteRecordsResponse) String() string {
 func (*DeleteRecordsResponse) ProtoMessage() {}
 
 func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[23]
+	mi := &file_storage_v1_storage_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +1962,7 @@ func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{23}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteRecordsResponse) GetPartitions() []*DeleteRecordsPartitionResult {
@@ -1898,7 +1985,7 @@ type DeleteRecordsPartitionResult struct {
 
 func (x *DeleteRecordsPartitionResult) Reset() {
 	*x = DeleteRecordsPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[24]
+	mi := &file_storage_v1_storage_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +1997,7 @@ func (x *DeleteRecordsPartitionResult) String() string {
 func (*DeleteRecordsPartitionResult) ProtoMessage() {}
 
 func (x *DeleteRecordsPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[24]
+	mi := &file_storage_v1_storage_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2010,7 @@ func (x *DeleteRecordsPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRecordsPartitionResult.ProtoReflect.Descriptor instead.
 func (*DeleteRecordsPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{24}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteRecordsPartitionResult) GetTopicId() []byte {
@@ -1964,7 +2051,7 @@ type HandleRequest struct {
 
 func (x *HandleRequest) Reset() {
 	*x = HandleRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[25]
+	mi := &file_storage_v1_storage_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2063,7 @@ func (x *HandleRequest) String() string {
 func (*HandleRequest) ProtoMessage() {}
 
 func (x *HandleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[25]
+	mi := &file_storage_v1_storage_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2076,7 @@ func (x *HandleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandleRequest.ProtoReflect.Descriptor instead.
 func (*HandleRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{25}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HandleRequest) GetEnvelope() *v1.Envelope {
@@ -2008,7 +2095,7 @@ type HandleResponse struct {
 
 func (x *HandleResponse) Reset() {
 	*x = HandleResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[26]
+	mi := &file_storage_v1_storage_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2107,7 @@ func (x *HandleResponse) String() string {
 func (*HandleResponse) ProtoMessage() {}
 
 func (x *HandleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[26]
+	mi := &file_storage_v1_storage_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2120,7 @@ func (x *HandleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandleResponse.ProtoReflect.Descriptor instead.
 func (*HandleResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{26}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HandleResponse) GetReply() *v1.EnvelopeReply {
@@ -2053,7 +2140,7 @@ type EpochStart struct {
 
 func (x *EpochStart) Reset() {
 	*x = EpochStart{}
-	mi := &file_storage_v1_storage_proto_msgTypes[27]
+	mi := &file_storage_v1_storage_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2152,7 @@ func (x *EpochStart) String() string {
 func (*EpochStart) ProtoMessage() {}
 
 func (x *EpochStart) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[27]
+	mi := &file_storage_v1_storage_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2165,7 @@ func (x *EpochStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStart.ProtoReflect.Descriptor instead.
 func (*EpochStart) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{27}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EpochStart) GetEpoch() int32 {
@@ -2105,7 +2192,7 @@ type DescribeTierRequest struct {
 
 func (x *DescribeTierRequest) Reset() {
 	*x = DescribeTierRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[28]
+	mi := &file_storage_v1_storage_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +2204,7 @@ func (x *DescribeTierRequest) String() string {
 func (*DescribeTierRequest) ProtoMessage() {}
 
 func (x *DescribeTierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[28]
+	mi := &file_storage_v1_storage_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +2217,7 @@ func (x *DescribeTierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTierRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTierRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{28}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DescribeTierRequest) GetMetadataOffset() int64 {
@@ -2163,7 +2250,7 @@ type DescribeTierPartition struct {
 
 func (x *DescribeTierPartition) Reset() {
 	*x = DescribeTierPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[29]
+	mi := &file_storage_v1_storage_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2262,7 @@ func (x *DescribeTierPartition) String() string {
 func (*DescribeTierPartition) ProtoMessage() {}
 
 func (x *DescribeTierPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[29]
+	mi := &file_storage_v1_storage_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2275,7 @@ func (x *DescribeTierPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTierPartition.ProtoReflect.Descriptor instead.
 func (*DescribeTierPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{29}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescribeTierPartition) GetTopicId() []byte {
@@ -2236,7 +2323,7 @@ type DescribeTierResponse struct {
 
 func (x *DescribeTierResponse) Reset() {
 	*x = DescribeTierResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[30]
+	mi := &file_storage_v1_storage_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2335,7 @@ func (x *DescribeTierResponse) String() string {
 func (*DescribeTierResponse) ProtoMessage() {}
 
 func (x *DescribeTierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[30]
+	mi := &file_storage_v1_storage_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2348,7 @@ func (x *DescribeTierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTierResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTierResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{30}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DescribeTierResponse) GetPartitions() []*TierDescription {
@@ -2296,7 +2383,7 @@ type TierDescription struct {
 
 func (x *TierDescription) Reset() {
 	*x = TierDescription{}
-	mi := &file_storage_v1_storage_proto_msgTypes[31]
+	mi := &file_storage_v1_storage_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2395,7 @@ func (x *TierDescription) String() string {
 func (*TierDescription) ProtoMessage() {}
 
 func (x *TierDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[31]
+	mi := &file_storage_v1_storage_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2408,7 @@ func (x *TierDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TierDescription.ProtoReflect.Descriptor instead.
 func (*TierDescription) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{31}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TierDescription) GetTopicId() []byte {
@@ -2428,7 +2515,7 @@ type LocalSegment struct {
 
 func (x *LocalSegment) Reset() {
 	*x = LocalSegment{}
-	mi := &file_storage_v1_storage_proto_msgTypes[32]
+	mi := &file_storage_v1_storage_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2527,7 @@ func (x *LocalSegment) String() string {
 func (*LocalSegment) ProtoMessage() {}
 
 func (x *LocalSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[32]
+	mi := &file_storage_v1_storage_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2540,7 @@ func (x *LocalSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalSegment.ProtoReflect.Descriptor instead.
 func (*LocalSegment) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{32}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LocalSegment) GetBaseOffset() int64 {
@@ -2494,7 +2581,7 @@ type UpdateTierRequest struct {
 
 func (x *UpdateTierRequest) Reset() {
 	*x = UpdateTierRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[33]
+	mi := &file_storage_v1_storage_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2593,7 @@ func (x *UpdateTierRequest) String() string {
 func (*UpdateTierRequest) ProtoMessage() {}
 
 func (x *UpdateTierRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[33]
+	mi := &file_storage_v1_storage_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2606,7 @@ func (x *UpdateTierRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierRequest.ProtoReflect.Descriptor instead.
 func (*UpdateTierRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{33}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *UpdateTierRequest) GetMetadataOffset() int64 {
@@ -2555,7 +2642,7 @@ type UpdateTierPartition struct {
 
 func (x *UpdateTierPartition) Reset() {
 	*x = UpdateTierPartition{}
-	mi := &file_storage_v1_storage_proto_msgTypes[34]
+	mi := &file_storage_v1_storage_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2567,7 +2654,7 @@ func (x *UpdateTierPartition) String() string {
 func (*UpdateTierPartition) ProtoMessage() {}
 
 func (x *UpdateTierPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[34]
+	mi := &file_storage_v1_storage_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2580,7 +2667,7 @@ func (x *UpdateTierPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierPartition.ProtoReflect.Descriptor instead.
 func (*UpdateTierPartition) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{34}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *UpdateTierPartition) GetTopicId() []byte {
@@ -2642,7 +2729,7 @@ type UpdateTierResponse struct {
 
 func (x *UpdateTierResponse) Reset() {
 	*x = UpdateTierResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[35]
+	mi := &file_storage_v1_storage_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2741,7 @@ func (x *UpdateTierResponse) String() string {
 func (*UpdateTierResponse) ProtoMessage() {}
 
 func (x *UpdateTierResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[35]
+	mi := &file_storage_v1_storage_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2754,7 @@ func (x *UpdateTierResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierResponse.ProtoReflect.Descriptor instead.
 func (*UpdateTierResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{35}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UpdateTierResponse) GetPartitions() []*UpdateTierPartitionResult {
@@ -2690,7 +2777,7 @@ type UpdateTierPartitionResult struct {
 
 func (x *UpdateTierPartitionResult) Reset() {
 	*x = UpdateTierPartitionResult{}
-	mi := &file_storage_v1_storage_proto_msgTypes[36]
+	mi := &file_storage_v1_storage_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2789,7 @@ func (x *UpdateTierPartitionResult) String() string {
 func (*UpdateTierPartitionResult) ProtoMessage() {}
 
 func (x *UpdateTierPartitionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[36]
+	mi := &file_storage_v1_storage_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2802,7 @@ func (x *UpdateTierPartitionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTierPartitionResult.ProtoReflect.Descriptor instead.
 func (*UpdateTierPartitionResult) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{36}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UpdateTierPartitionResult) GetTopicId() []byte {
@@ -2759,7 +2846,7 @@ type DescribeSegmentRequest struct {
 
 func (x *DescribeSegmentRequest) Reset() {
 	*x = DescribeSegmentRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[37]
+	mi := &file_storage_v1_storage_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2858,7 @@ func (x *DescribeSegmentRequest) String() string {
 func (*DescribeSegmentRequest) ProtoMessage() {}
 
 func (x *DescribeSegmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[37]
+	mi := &file_storage_v1_storage_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2871,7 @@ func (x *DescribeSegmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeSegmentRequest.ProtoReflect.Descriptor instead.
 func (*DescribeSegmentRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{37}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DescribeSegmentRequest) GetMetadataOffset() int64 {
@@ -2843,7 +2930,7 @@ type DescribeSegmentResponse struct {
 
 func (x *DescribeSegmentResponse) Reset() {
 	*x = DescribeSegmentResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[38]
+	mi := &file_storage_v1_storage_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +2942,7 @@ func (x *DescribeSegmentResponse) String() string {
 func (*DescribeSegmentResponse) ProtoMessage() {}
 
 func (x *DescribeSegmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[38]
+	mi := &file_storage_v1_storage_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +2955,7 @@ func (x *DescribeSegmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeSegmentResponse.ProtoReflect.Descriptor instead.
 func (*DescribeSegmentResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{38}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DescribeSegmentResponse) GetEndOffset() int64 {
@@ -2948,7 +3035,7 @@ type ReadSegmentRequest struct {
 
 func (x *ReadSegmentRequest) Reset() {
 	*x = ReadSegmentRequest{}
-	mi := &file_storage_v1_storage_proto_msgTypes[39]
+	mi := &file_storage_v1_storage_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3047,7 @@ func (x *ReadSegmentRequest) String() string {
 func (*ReadSegmentRequest) ProtoMessage() {}
 
 func (x *ReadSegmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[39]
+	mi := &file_storage_v1_storage_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3060,7 @@ func (x *ReadSegmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSegmentRequest.ProtoReflect.Descriptor instead.
 func (*ReadSegmentRequest) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{39}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReadSegmentRequest) GetTopicId() []byte {
@@ -3028,7 +3115,7 @@ type ReadSegmentResponse struct {
 
 func (x *ReadSegmentResponse) Reset() {
 	*x = ReadSegmentResponse{}
-	mi := &file_storage_v1_storage_proto_msgTypes[40]
+	mi := &file_storage_v1_storage_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3127,7 @@ func (x *ReadSegmentResponse) String() string {
 func (*ReadSegmentResponse) ProtoMessage() {}
 
 func (x *ReadSegmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_storage_v1_storage_proto_msgTypes[40]
+	mi := &file_storage_v1_storage_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3140,7 @@ func (x *ReadSegmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSegmentResponse.ProtoReflect.Descriptor instead.
 func (*ReadSegmentResponse) Descriptor() ([]byte, []int) {
-	return file_storage_v1_storage_proto_rawDescGZIP(), []int{40}
+	return file_storage_v1_storage_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReadSegmentResponse) GetData() []byte {
@@ -3124,7 +3211,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\vRecordError\x12\x1f\n" +
 	"\vbatch_index\x18\x01 \x01(\x05R\n" +
 	"batchIndex\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xfc\x03\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xc0\x04\n" +
 	"\n" +
 	"FetchFrame\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
@@ -3145,7 +3232,10 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\f \x01(\x04R\tsessionId\x12#\n" +
 	"\rsession_epoch\x18\r \x01(\x05R\fsessionEpoch\x12?\n" +
-	"\tforgotten\x18\x0e \x03(\v2!.chancery.storage.v1.PartitionKeyR\tforgotten\"G\n" +
+	"\tforgotten\x18\x0e \x03(\v2!.chancery.storage.v1.PartitionKeyR\tforgotten\x12!\n" +
+	"\ffile_channel\x18\x10 \x01(\fR\vfileChannel\x12\x1f\n" +
+	"\vfile_number\x18\x11 \x01(\x04R\n" +
+	"fileNumber\"G\n" +
 	"\fPartitionKey\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\"\x93\x02\n" +
@@ -3165,7 +3255,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\x04 \x03(\v2).chancery.storage.v1.FetchPartitionResultR\n" +
 	"partitions\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\xde\x05\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\x9b\x06\n" +
 	"\x14FetchPartitionResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -3186,7 +3276,12 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x06tiered\x18\x0f \x01(\bR\x06tiered\x12!\n" +
 	"\ftiered_epoch\x18\x10 \x01(\x11R\vtieredEpoch\x123\n" +
 	"\x16local_log_start_offset\x18\x11 \x01(\x03R\x13localLogStartOffset\x12*\n" +
-	"\x11remote_end_offset\x18\x12 \x01(\x03R\x0fremoteEndOffset\"X\n" +
+	"\x11remote_end_offset\x18\x12 \x01(\x03R\x0fremoteEndOffset\x12;\n" +
+	"\aregions\x18\x13 \x03(\v2!.chancery.storage.v1.PassedRegionR\aregions\"R\n" +
+	"\fPassedRegion\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\x05R\x04file\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06length\x18\x03 \x01(\x03R\x06length\"X\n" +
 	"\x12AbortedTransaction\x12\x1f\n" +
 	"\vproducer_id\x18\x01 \x01(\x03R\n" +
 	"producerId\x12!\n" +
@@ -3398,7 +3493,7 @@ func file_storage_v1_storage_proto_rawDescGZIP() []byte {
 	return file_storage_v1_storage_proto_rawDescData
 }
 
-var file_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_storage_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_storage_v1_storage_proto_goTypes = []any{
 	(*AppendFrame)(nil),                         // 0: chancery.storage.v1.AppendFrame
 	(*Append)(nil),                              // 1: chancery.storage.v1.Append
@@ -3412,37 +3507,38 @@ var file_storage_v1_storage_proto_goTypes = []any{
 	(*FetchPartition)(nil),                      // 9: chancery.storage.v1.FetchPartition
 	(*FetchResultFrame)(nil),                    // 10: chancery.storage.v1.FetchResultFrame
 	(*FetchPartitionResult)(nil),                // 11: chancery.storage.v1.FetchPartitionResult
-	(*AbortedTransaction)(nil),                  // 12: chancery.storage.v1.AbortedTransaction
-	(*ListOffsetsRequest)(nil),                  // 13: chancery.storage.v1.ListOffsetsRequest
-	(*ListOffsetsPartition)(nil),                // 14: chancery.storage.v1.ListOffsetsPartition
-	(*ListOffsetsResponse)(nil),                 // 15: chancery.storage.v1.ListOffsetsResponse
-	(*ListOffsetsPartitionResult)(nil),          // 16: chancery.storage.v1.ListOffsetsPartitionResult
-	(*OffsetForLeaderEpochRequest)(nil),         // 17: chancery.storage.v1.OffsetForLeaderEpochRequest
-	(*OffsetForLeaderEpochPartition)(nil),       // 18: chancery.storage.v1.OffsetForLeaderEpochPartition
-	(*OffsetForLeaderEpochResponse)(nil),        // 19: chancery.storage.v1.OffsetForLeaderEpochResponse
-	(*OffsetForLeaderEpochPartitionResult)(nil), // 20: chancery.storage.v1.OffsetForLeaderEpochPartitionResult
-	(*DeleteRecordsRequest)(nil),                // 21: chancery.storage.v1.DeleteRecordsRequest
-	(*DeleteRecordsPartition)(nil),              // 22: chancery.storage.v1.DeleteRecordsPartition
-	(*DeleteRecordsResponse)(nil),               // 23: chancery.storage.v1.DeleteRecordsResponse
-	(*DeleteRecordsPartitionResult)(nil),        // 24: chancery.storage.v1.DeleteRecordsPartitionResult
-	(*HandleRequest)(nil),                       // 25: chancery.storage.v1.HandleRequest
-	(*HandleResponse)(nil),                      // 26: chancery.storage.v1.HandleResponse
-	(*EpochStart)(nil),                          // 27: chancery.storage.v1.EpochStart
-	(*DescribeTierRequest)(nil),                 // 28: chancery.storage.v1.DescribeTierRequest
-	(*DescribeTierPartition)(nil),               // 29: chancery.storage.v1.DescribeTierPartition
-	(*DescribeTierResponse)(nil),                // 30: chancery.storage.v1.DescribeTierResponse
-	(*TierDescription)(nil),                     // 31: chancery.storage.v1.TierDescription
-	(*LocalSegment)(nil),                        // 32: chancery.storage.v1.LocalSegment
-	(*UpdateTierRequest)(nil),                   // 33: chancery.storage.v1.UpdateTierRequest
-	(*UpdateTierPartition)(nil),                 // 34: chancery.storage.v1.UpdateTierPartition
-	(*UpdateTierResponse)(nil),                  // 35: chancery.storage.v1.UpdateTierResponse
-	(*UpdateTierPartitionResult)(nil),           // 36: chancery.storage.v1.UpdateTierPartitionResult
-	(*DescribeSegmentRequest)(nil),              // 37: chancery.storage.v1.DescribeSegmentRequest
-	(*DescribeSegmentResponse)(nil),             // 38: chancery.storage.v1.DescribeSegmentResponse
-	(*ReadSegmentRequest)(nil),                  // 39: chancery.storage.v1.ReadSegmentRequest
-	(*ReadSegmentResponse)(nil),                 // 40: chancery.storage.v1.ReadSegmentResponse
-	(*v1.Envelope)(nil),                         // 41: chancery.common.v1.Envelope
-	(*v1.EnvelopeReply)(nil),                    // 42: chancery.common.v1.EnvelopeReply
+	(*PassedRegion)(nil),                        // 12: chancery.storage.v1.PassedRegion
+	(*AbortedTransaction)(nil),                  // 13: chancery.storage.v1.AbortedTransaction
+	(*ListOffsetsRequest)(nil),                  // 14: chancery.storage.v1.ListOffsetsRequest
+	(*ListOffsetsPartition)(nil),                // 15: chancery.storage.v1.ListOffsetsPartition
+	(*ListOffsetsResponse)(nil),                 // 16: chancery.storage.v1.ListOffsetsResponse
+	(*ListOffsetsPartitionResult)(nil),          // 17: chancery.storage.v1.ListOffsetsPartitionResult
+	(*OffsetForLeaderEpochRequest)(nil),         // 18: chancery.storage.v1.OffsetForLeaderEpochRequest
+	(*OffsetForLeaderEpochPartition)(nil),       // 19: chancery.storage.v1.OffsetForLeaderEpochPartition
+	(*OffsetForLeaderEpochResponse)(nil),        // 20: chancery.storage.v1.OffsetForLeaderEpochResponse
+	(*OffsetForLeaderEpochPartitionResult)(nil), // 21: chancery.storage.v1.OffsetForLeaderEpochPartitionResult
+	(*DeleteRecordsRequest)(nil),                // 22: chancery.storage.v1.DeleteRecordsRequest
+	(*DeleteRecordsPartition)(nil),              // 23: chancery.storage.v1.DeleteRecordsPartition
+	(*DeleteRecordsResponse)(nil),               // 24: chancery.storage.v1.DeleteRecordsResponse
+	(*DeleteRecordsPartitionResult)(nil),        // 25: chancery.storage.v1.DeleteRecordsPartitionResult
+	(*HandleRequest)(nil),                       // 26: chancery.storage.v1.HandleRequest
+	(*HandleResponse)(nil),                      // 27: chancery.storage.v1.HandleResponse
+	(*EpochStart)(nil),                          // 28: chancery.storage.v1.EpochStart
+	(*DescribeTierRequest)(nil),                 // 29: chancery.storage.v1.DescribeTierRequest
+	(*DescribeTierPartition)(nil),               // 30: chancery.storage.v1.DescribeTierPartition
+	(*DescribeTierResponse)(nil),                // 31: chancery.storage.v1.DescribeTierResponse
+	(*TierDescription)(nil),                     // 32: chancery.storage.v1.TierDescription
+	(*LocalSegment)(nil),                        // 33: chancery.storage.v1.LocalSegment
+	(*UpdateTierRequest)(nil),                   // 34: chancery.storage.v1.UpdateTierRequest
+	(*UpdateTierPartition)(nil),                 // 35: chancery.storage.v1.UpdateTierPartition
+	(*UpdateTierResponse)(nil),                  // 36: chancery.storage.v1.UpdateTierResponse
+	(*UpdateTierPartitionResult)(nil),           // 37: chancery.storage.v1.UpdateTierPartitionResult
+	(*DescribeSegmentRequest)(nil),              // 38: chancery.storage.v1.DescribeSegmentRequest
+	(*DescribeSegmentResponse)(nil),             // 39: chancery.storage.v1.DescribeSegmentResponse
+	(*ReadSegmentRequest)(nil),                  // 40: chancery.storage.v1.ReadSegmentRequest
+	(*ReadSegmentResponse)(nil),                 // 41: chancery.storage.v1.ReadSegmentResponse
+	(*v1.Envelope)(nil),                         // 42: chancery.common.v1.Envelope
+	(*v1.EnvelopeReply)(nil),                    // 43: chancery.common.v1.EnvelopeReply
 }
 var file_storage_v1_storage_proto_depIdxs = []int32{
 	1,  // 0: chancery.storage.v1.AppendFrame.appends:type_name -> chancery.storage.v1.Append
@@ -3453,47 +3549,48 @@ var file_storage_v1_storage_proto_depIdxs = []int32{
 	9,  // 5: chancery.storage.v1.FetchFrame.partitions:type_name -> chancery.storage.v1.FetchPartition
 	8,  // 6: chancery.storage.v1.FetchFrame.forgotten:type_name -> chancery.storage.v1.PartitionKey
 	11, // 7: chancery.storage.v1.FetchResultFrame.partitions:type_name -> chancery.storage.v1.FetchPartitionResult
-	12, // 8: chancery.storage.v1.FetchPartitionResult.aborted_transactions:type_name -> chancery.storage.v1.AbortedTransaction
-	14, // 9: chancery.storage.v1.ListOffsetsRequest.partitions:type_name -> chancery.storage.v1.ListOffsetsPartition
-	16, // 10: chancery.storage.v1.ListOffsetsResponse.partitions:type_name -> chancery.storage.v1.ListOffsetsPartitionResult
-	18, // 11: chancery.storage.v1.OffsetForLeaderEpochRequest.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartition
-	20, // 12: chancery.storage.v1.OffsetForLeaderEpochResponse.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartitionResult
-	22, // 13: chancery.storage.v1.DeleteRecordsRequest.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartition
-	24, // 14: chancery.storage.v1.DeleteRecordsResponse.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartitionResult
-	41, // 15: chancery.storage.v1.HandleRequest.envelope:type_name -> chancery.common.v1.Envelope
-	42, // 16: chancery.storage.v1.HandleResponse.reply:type_name -> chancery.common.v1.EnvelopeReply
-	29, // 17: chancery.storage.v1.DescribeTierRequest.partitions:type_name -> chancery.storage.v1.DescribeTierPartition
-	31, // 18: chancery.storage.v1.DescribeTierResponse.partitions:type_name -> chancery.storage.v1.TierDescription
-	27, // 19: chancery.storage.v1.TierDescription.epochs:type_name -> chancery.storage.v1.EpochStart
-	32, // 20: chancery.storage.v1.TierDescription.segments:type_name -> chancery.storage.v1.LocalSegment
-	34, // 21: chancery.storage.v1.UpdateTierRequest.partitions:type_name -> chancery.storage.v1.UpdateTierPartition
-	36, // 22: chancery.storage.v1.UpdateTierResponse.partitions:type_name -> chancery.storage.v1.UpdateTierPartitionResult
-	27, // 23: chancery.storage.v1.DescribeSegmentResponse.epochs:type_name -> chancery.storage.v1.EpochStart
-	0,  // 24: chancery.storage.v1.Storage.Append:input_type -> chancery.storage.v1.AppendFrame
-	7,  // 25: chancery.storage.v1.Storage.Fetch:input_type -> chancery.storage.v1.FetchFrame
-	13, // 26: chancery.storage.v1.Storage.ListOffsets:input_type -> chancery.storage.v1.ListOffsetsRequest
-	17, // 27: chancery.storage.v1.Storage.OffsetForLeaderEpoch:input_type -> chancery.storage.v1.OffsetForLeaderEpochRequest
-	21, // 28: chancery.storage.v1.Storage.DeleteRecords:input_type -> chancery.storage.v1.DeleteRecordsRequest
-	25, // 29: chancery.storage.v1.Storage.Handle:input_type -> chancery.storage.v1.HandleRequest
-	28, // 30: chancery.storage.v1.Storage.DescribeTier:input_type -> chancery.storage.v1.DescribeTierRequest
-	33, // 31: chancery.storage.v1.Storage.UpdateTier:input_type -> chancery.storage.v1.UpdateTierRequest
-	37, // 32: chancery.storage.v1.Storage.DescribeSegment:input_type -> chancery.storage.v1.DescribeSegmentRequest
-	39, // 33: chancery.storage.v1.Storage.ReadSegment:input_type -> chancery.storage.v1.ReadSegmentRequest
-	3,  // 34: chancery.storage.v1.Storage.Append:output_type -> chancery.storage.v1.AppendResultFrame
-	10, // 35: chancery.storage.v1.Storage.Fetch:output_type -> chancery.storage.v1.FetchResultFrame
-	15, // 36: chancery.storage.v1.Storage.ListOffsets:output_type -> chancery.storage.v1.ListOffsetsResponse
-	19, // 37: chancery.storage.v1.Storage.OffsetForLeaderEpoch:output_type -> chancery.storage.v1.OffsetForLeaderEpochResponse
-	23, // 38: chancery.storage.v1.Storage.DeleteRecords:output_type -> chancery.storage.v1.DeleteRecordsResponse
-	26, // 39: chancery.storage.v1.Storage.Handle:output_type -> chancery.storage.v1.HandleResponse
-	30, // 40: chancery.storage.v1.Storage.DescribeTier:output_type -> chancery.storage.v1.DescribeTierResponse
-	35, // 41: chancery.storage.v1.Storage.UpdateTier:output_type -> chancery.storage.v1.UpdateTierResponse
-	38, // 42: chancery.storage.v1.Storage.DescribeSegment:output_type -> chancery.storage.v1.DescribeSegmentResponse
-	40, // 43: chancery.storage.v1.Storage.ReadSegment:output_type -> chancery.storage.v1.ReadSegmentResponse
-	34, // [34:44] is the sub-list for method output_type
-	24, // [24:34] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	13, // 8: chancery.storage.v1.FetchPartitionResult.aborted_transactions:type_name -> chancery.storage.v1.AbortedTransaction
+	12, // 9: chancery.storage.v1.FetchPartitionResult.regions:type_name -> chancery.storage.v1.PassedRegion
+	15, // 10: chancery.storage.v1.ListOffsetsRequest.partitions:type_name -> chancery.storage.v1.ListOffsetsPartition
+	17, // 11: chancery.storage.v1.ListOffsetsResponse.partitions:type_name -> chancery.storage.v1.ListOffsetsPartitionResult
+	19, // 12: chancery.storage.v1.OffsetForLeaderEpochRequest.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartition
+	21, // 13: chancery.storage.v1.OffsetForLeaderEpochResponse.partitions:type_name -> chancery.storage.v1.OffsetForLeaderEpochPartitionResult
+	23, // 14: chancery.storage.v1.DeleteRecordsRequest.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartition
+	25, // 15: chancery.storage.v1.DeleteRecordsResponse.partitions:type_name -> chancery.storage.v1.DeleteRecordsPartitionResult
+	42, // 16: chancery.storage.v1.HandleRequest.envelope:type_name -> chancery.common.v1.Envelope
+	43, // 17: chancery.storage.v1.HandleResponse.reply:type_name -> chancery.common.v1.EnvelopeReply
+	30, // 18: chancery.storage.v1.DescribeTierRequest.partitions:type_name -> chancery.storage.v1.DescribeTierPartition
+	32, // 19: chancery.storage.v1.DescribeTierResponse.partitions:type_name -> chancery.storage.v1.TierDescription
+	28, // 20: chancery.storage.v1.TierDescription.epochs:type_name -> chancery.storage.v1.EpochStart
+	33, // 21: chancery.storage.v1.TierDescription.segments:type_name -> chancery.storage.v1.LocalSegment
+	35, // 22: chancery.storage.v1.UpdateTierRequest.partitions:type_name -> chancery.storage.v1.UpdateTierPartition
+	37, // 23: chancery.storage.v1.UpdateTierResponse.partitions:type_name -> chancery.storage.v1.UpdateTierPartitionResult
+	28, // 24: chancery.storage.v1.DescribeSegmentResponse.epochs:type_name -> chancery.storage.v1.EpochStart
+	0,  // 25: chancery.storage.v1.Storage.Append:input_type -> chancery.storage.v1.AppendFrame
+	7,  // 26: chancery.storage.v1.Storage.Fetch:input_type -> chancery.storage.v1.FetchFrame
+	14, // 27: chancery.storage.v1.Storage.ListOffsets:input_type -> chancery.storage.v1.ListOffsetsRequest
+	18, // 28: chancery.storage.v1.Storage.OffsetForLeaderEpoch:input_type -> chancery.storage.v1.OffsetForLeaderEpochRequest
+	22, // 29: chancery.storage.v1.Storage.DeleteRecords:input_type -> chancery.storage.v1.DeleteRecordsRequest
+	26, // 30: chancery.storage.v1.Storage.Handle:input_type -> chancery.storage.v1.HandleRequest
+	29, // 31: chancery.storage.v1.Storage.DescribeTier:input_type -> chancery.storage.v1.DescribeTierRequest
+	34, // 32: chancery.storage.v1.Storage.UpdateTier:input_type -> chancery.storage.v1.UpdateTierRequest
+	38, // 33: chancery.storage.v1.Storage.DescribeSegment:input_type -> chancery.storage.v1.DescribeSegmentRequest
+	40, // 34: chancery.storage.v1.Storage.ReadSegment:input_type -> chancery.storage.v1.ReadSegmentRequest
+	3,  // 35: chancery.storage.v1.Storage.Append:output_type -> chancery.storage.v1.AppendResultFrame
+	10, // 36: chancery.storage.v1.Storage.Fetch:output_type -> chancery.storage.v1.FetchResultFrame
+	16, // 37: chancery.storage.v1.Storage.ListOffsets:output_type -> chancery.storage.v1.ListOffsetsResponse
+	20, // 38: chancery.storage.v1.Storage.OffsetForLeaderEpoch:output_type -> chancery.storage.v1.OffsetForLeaderEpochResponse
+	24, // 39: chancery.storage.v1.Storage.DeleteRecords:output_type -> chancery.storage.v1.DeleteRecordsResponse
+	27, // 40: chancery.storage.v1.Storage.Handle:output_type -> chancery.storage.v1.HandleResponse
+	31, // 41: chancery.storage.v1.Storage.DescribeTier:output_type -> chancery.storage.v1.DescribeTierResponse
+	36, // 42: chancery.storage.v1.Storage.UpdateTier:output_type -> chancery.storage.v1.UpdateTierResponse
+	39, // 43: chancery.storage.v1.Storage.DescribeSegment:output_type -> chancery.storage.v1.DescribeSegmentResponse
+	41, // 44: chancery.storage.v1.Storage.ReadSegment:output_type -> chancery.storage.v1.ReadSegmentResponse
+	35, // [35:45] is the sub-list for method output_type
+	25, // [25:35] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_storage_v1_storage_proto_init() }
@@ -3507,7 +3604,7 @@ func file_storage_v1_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_storage_v1_storage_proto_rawDesc), len(file_storage_v1_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
