@@ -33,7 +33,8 @@ type Config struct {
 }
 
 const (
-	// defaultQueuedBytes bounds the requests in memory where queued.max.request.bytes does not.
+	// defaultQueuedBytes bounds the requests in memory where queued.max.request.bytes does not; what clients have not read of
+	// fetched records has the same bound.
 	defaultQueuedBytes = 512 << 20
 	// maxInFlight bounds the requests of one connection that run beside each other.
 	maxInFlight = 256
@@ -75,6 +76,7 @@ func newSettings(c Config) (*settings, error) {
 	if queued <= 0 {
 		queued = max(defaultQueuedBytes, node.Long("socket.request.max.bytes"))
 	}
+	s.handler.AnswerBytes = queued
 	overrides, err := perIPOverrides(node.String("max.connections.per.ip.overrides"))
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ func (f *fetching) ask(ctx context.Context, wait time.Duration) {
 	if len(f.nodes) == 0 {
 		return
 	}
-	maxBytes := min(f.q.maxBytes, f.h.config.FetchMaxBytes)
+	maxBytes := f.h.fetched.room(min(f.q.maxBytes, f.h.config.FetchMaxBytes))
 	minBytes := min(f.q.minBytes, maxBytes)
 	if f.failed || wait < 0 {
 		wait = 0

@@ -20,6 +20,13 @@ func (h *Handlers) fetchResponse(r *Request, f *fetching, answer session.Answer)
 	}
 	w := fetchWriter{h: h, r: r, m: m, f: f}
 	if f != nil {
+		bytes := 0
+		for i := range f.results {
+			bytes += f.results[i].Records.Buffers.Len()
+		}
+		if bytes > 0 {
+			m.OnRelease(h.fetched.hold(bytes))
+		}
 		w.topics(answer.Tell)
 	} else {
 		m.B = wire.AppendCount(m.B, 0, v >= 12)

@@ -143,6 +143,8 @@ type Config struct {
 	AutoCreateTopics bool
 	// FetchMaxBytes bounds one fetch response (fetch.max.bytes).
 	FetchMaxBytes int32
+	// AnswerBytes bounds, softly, the fetched records in memory that clients have not read yet.
+	AnswerBytes int64
 	// MaxRequestPartitionSizeLimit bounds the partitions in one answer to DescribeTopicPartitions.
 	MaxRequestPartitionSizeLimit int32
 	// RequestTimeout bounds requests to other services that carry no time-out of their own (request.timeout.ms).
@@ -195,12 +197,14 @@ type Handlers struct {
 	creating    topicCreation
 	producerIDs *controllerclient.ProducerIDs
 	produces    producePool
+	fetched     fetchMemory
 }
 
 // New makes the handlers of a gateway.
 func New(config Config, deps Deps) *Handlers {
 	h := &Handlers{config: config, Deps: deps, apis: table()}
 	h.producerIDs = controllerclient.NewProducerIDs(deps.Controller.Handle, config.RequestTimeout)
+	h.fetched.limit = config.AnswerBytes
 	h.creating.inFlight = make(map[string]bool)
 	h.byKey = make(map[int16]*API, len(h.apis))
 	for i := range h.apis {
