@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -61,6 +62,7 @@ func TestZombieIsFenced(t *testing.T) {
 				if err := second.EndTransaction(ctx, kgo.TryCommit); err != nil {
 					t.Fatal(err)
 				}
+				awaitStable(ctx, t, admin(t, c.bootstrap), topic)
 				if got := committedValues(ctx, t, c.bootstrap, topic); !slices.Equal(got, []string{"heir"}) {
 					t.Fatalf("committed are %v", got)
 				}
@@ -109,11 +111,13 @@ func committedValues(ctx context.Context, t *testing.T, bootstrap []string, topi
 
 // TestTransactionsWhileServicesDie kills every kind of process in turn, while sessions read, process and write in transactions, and
 // writers commit and abort transactions over several partitions. In the end each input was processed once, and readers have
-// seen each committed transaction whole, and nothing of an aborted one.
+// seen each committed transaction whole, and nothing of an aborted one. CHANCERY_E2E_ROUNDS=100 makes it a long one (-timeout 0).
 func TestTransactionsWhileServicesDie(t *testing.T) {
 	for name, opts := range transactionVersions() {
 		t.Run(name, func(t *testing.T) {
-			p := testkit.StartPlayground(t, testkit.PlaygroundOptions{Properties: quickFencing})
+			properties := maps.Clone(quickFencing)
+			properties["transaction.abort.timed.out.transaction.cleanup.interval.ms"] = "1000"
+			p := testkit.StartPlayground(t, testkit.PlaygroundOptions{Properties: properties})
 			w := startTransactions(t, p, opts)
 			for round := range roundsOfFaults(t) {
 				for _, process := range []string{
@@ -227,7 +231,7 @@ func (w *transactions) session(ctx context.Context, n int) error {
 	opts := append([]kgo.Opt{
 		kgo.SeedBrokers(w.p.Bootstrap...), kgo.MetadataMinAge(quickMetadata), kgo.TransactionalID(fmt.Sprintf("session-%d", n)), kgo.ConsumerGroup("processors"),
 		kgo.ConsumeTopics("input"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets(), kgo.DefaultProduceTopic("output"),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.TransactionTimeout(10 * time.Second), kgo.SessionTimeout(6 * time.Second),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.TransactionTimeout(5 * time.Second), kgo.SessionTimeout(6 * time.Second),
 	}, w.opts...)
 	s, err := kgo.NewGroupTransactSession(opts...)
 	if err != nil {
@@ -395,26 +399,27 @@ func (w *transactions) drain(ctx context.Context) {
 	})
 	stop()
 	_ = last.Wait()
-	await(ctx, w.t, "all transactions to end", func() (bool, error) {
-		for _, topic := range []string{"output", "ledger"} {
-			stable, err := w.adm.ListCommittedOffsets(ctx, topic)
-			if err != nil {
-				return false, err
-			}
-			ends, err := w.adm.ListEndOffsets(ctx, topic)
-			if err != nil {
-				return false, err
-			}
-			var open error
-			ends.Each(func(o kadm.ListedOffset) {
-				if s, ok := stable.Lookup(topic, o.Partition); !ok || s.Offset != o.Offset {
-					open = fmt.Errorf("%s-%d is stable to %d of %d", topic, o.Partition, s.Offset, o.Offset)
-				}
-			})
-			if open != nil {
-				return false, open
-			}
+	awaitStable(ctx, w.t, w.adm, "output", "ledger")
+}
+
+// awaitStable waits until no transaction is open in topics: EndTxn is answered before the markers are written.
+func awaitStable(ctx context.Context, t *testing.T, adm *kadm.Client, topics ...string) {
+	t.Helper()
+	await(ctx, t, "all transactions to end", func() (bool, error) {
+		stable, err := adm.ListCommittedOffsets(ctx, topics...)
+		if err != nil {
+			return false, err
 		}
-		return true, nil
+		ends, err := adm.ListEndOffsets(ctx, topics...)
+		if err != nil {
+			return false, err
+		}
+		var open error
+		ends.Each(func(o kadm.ListedOffset) {
+			if s, ok := stable.Lookup(o.Topic, o.Partition); !ok || s.Offset != o.Offset {
+				open = fmt.Errorf("%s-%d is stable to %d of %d", o.Topic, o.Partition, s.Offset, o.Offset)
+			}
+		})
+		return open == nil, open
 	})
 }
