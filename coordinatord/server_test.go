@@ -41,6 +41,9 @@ type fakeNode struct {
 	logs  map[int32]*fakeLog
 	// silent keeps appends without an answer.
 	silent bool
+	// markers are those that were written, unless they are refused.
+	markers       []kmsg.WriteTxnMarkersRequestMarker
+	refuseMarkers bool
 }
 
 type fakeLog struct {
