@@ -29,6 +29,9 @@ const (
 	maxPooledWindow = 8 << 20
 	// maxZstdWindow is the largest window that Kafka's own decoder accepts.
 	maxZstdWindow = 128 << 20
+	// largeWindows is how many decoders with a window above maxPooledWindow there are at a time. A batch of a few bytes can
+	// ask for the largest one, so many of them must not have it at once.
+	largeWindows = 2
 	// maxPooledBuffer is the largest scratch buffer that is kept.
 	maxPooledBuffer = 4 << 20
 )
@@ -51,10 +54,12 @@ type Codecs struct {
 	buffers     sync.Pool // *[]byte, scratch
 	streams     sync.Pool // *stream
 	walks       sync.Pool // *walkState
+	// large has a token for each decoder with a large window.
+	large chan struct{}
 }
 
 // NewCodecs makes an empty set.
-func NewCodecs() *Codecs { return &Codecs{} }
+func NewCodecs() *Codecs { return &Codecs{large: make(chan struct{}, largeWindows)} }
 
 // Decompress appends the decompressed form of src to dst. More than limit bytes give InvalidRecord, and are not
 // allocated; bytes that are no valid stream of the codec give UnknownServerError, which is what Kafka answers.
@@ -189,14 +194,21 @@ func (s *stream) openZstd(src []byte) error {
 	if err := head.Decode(src); err == nil && !head.Skippable {
 		window = head.WindowSize
 	}
-	s.keep = window <= maxPooledWindow
+	// What the first frame asks for goes for those behind it.
+	most := uint64(maxPooledWindow)
+	s.keep = window <= most
 	if s.keep {
 		s.zstd, _ = s.codecs.zstdReaders.Get().(*zstd.Decoder)
+	} else {
+		s.codecs.large <- struct{}{}
+		most = maxZstdWindow
 	}
 	if s.zstd == nil {
-		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(maxZstdWindow))
+		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(most))
 		if err != nil {
+			if !s.keep {
+				<-s.codecs.large
+			}
 			return err
 		}
 		s.zstd = d
@@ -264,6 +276,9 @@ func (s *stream) close() {
 			c.zstdReaders.Put(s.zstd)
 		} else {
 			s.zstd.Close()
+		}
+		if !s.keep {
+			<-c.large
 		}
 		s.zstd = nil
 	}
