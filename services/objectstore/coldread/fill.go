@@ -243,7 +243,6 @@ func (r *Reader) fromStore(ctx context.Context, s *objectstore.SegmentMetadata, 
 	})
 	body, err := r.manager.FetchLogSegment(ctx, s, start, end)
 	if err != nil {
-		<-checksums
 		return 0, err
 	}
 	defer body.Close()

@@ -61,7 +61,7 @@ func (f *fakeManager) FetchLogSegment(ctx context.Context, s *objectstore.Segmen
 	if log == nil {
 		return nil, &objectstore.Error{Kind: objectstore.ErrNotFound, Op: "get", Key: s.ID.String()}
 	}
-	body := io.ReadCloser(io.NopCloser(bytes.NewReader(log[min(start, int64(len(log))):min(end, int64(len(log)))])))
+	body := io.NopCloser(bytes.NewReader(log[min(start, int64(len(log))):min(end, int64(len(log)))]))
 	if stream != nil {
 		body = &damagedBody{r: body, at: start, damage: stream}
 	}

@@ -323,7 +323,7 @@ func TestGivingUp(t *testing.T) {
 		f := newFake()
 		h := made(t, f)
 		f.onFetch = func(context.Context, *objectstore.SegmentMetadata, int64, int64) error {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			return nil
 		}
 		r := newReader(t, f, nil)

@@ -126,7 +126,9 @@ func readsWhatWasCopied(t *testing.T, m objectstore.RemoteStorageManager) {
 			}
 			want := d.Indexes
 			var sums segmentobject.Summer
-			sums.Write(log)
+			if _, err := sums.Write(log); err != nil {
+				t.Fatal(err)
+			}
 			want.BlockCRCs, want.SegmentCRC = sums.Sums()
 			if !reflect.DeepEqual(*x, want) {
 				t.Errorf("indexes: got %+v, want %+v", *x, want)

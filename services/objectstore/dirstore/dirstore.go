@@ -197,7 +197,7 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.contextReader.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = failed("get", b.key, err)
 	}
 	return n, err
@@ -245,7 +245,7 @@ func (s *Store) deleteOne(ctx context.Context, key string) error {
 	}
 	for dir := filepath.Dir(name); len(dir) > len(s.root); dir = filepath.Dir(dir) {
 		if os.Remove(dir) != nil {
-			return nil // It has other objects in it.
+			break // It has other objects in it.
 		}
 	}
 	return nil

@@ -167,11 +167,11 @@ func TestUnfinishedUploads(t *testing.T) {
 				return nil
 			}
 		})
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if _, err := crash.CopyLogSegmentData(t.Context(), s, d); err == nil {
 			t.Fatal("no crash")
 		}
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		for _, c := range []struct {
 			age  time.Duration
 			dry  bool
@@ -247,7 +247,7 @@ func TestAdaptiveConcurrency(t *testing.T) {
 			defer inFlight.Add(-1)
 			for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
 			}
-			time.Sleep(20 * time.Millisecond)
+			<-time.After(20 * time.Millisecond)
 			if n > limit.Load() {
 				return refused(objectstore.ErrThrottled, "x", nil)
 			}

@@ -177,7 +177,7 @@ func (r *rangeReader) Read(p []byte) (int, error) {
 		if n > 0 {
 			r.failures = 0
 			if r.at == r.end {
-				r.endRequest(nil)
+				r.succeed()
 			}
 			return n, nil
 		}
@@ -187,7 +187,7 @@ func (r *rangeReader) Read(p []byte) (int, error) {
 		if errors.Is(err, io.EOF) {
 			err = fmt.Errorf("%w: %d bytes are missing", io.ErrUnexpectedEOF, r.end-r.at)
 		}
-		err = r.endRequest(err)
+		err = r.fail(err)
 		r.failures++
 		if !r.m.again(r.ctx, r.failures, err) {
 			return 0, err
@@ -199,19 +199,30 @@ func (r *rangeReader) Read(p []byte) (int, error) {
 	}
 }
 
-// endRequest closes the body of the current request.
-func (r *rangeReader) endRequest(err error) error {
+// fail ends the current request with an error, which gets a kind.
+func (r *rangeReader) fail(err error) error {
 	err = r.finish(err)
+	r.closeBody()
+	return err
+}
+
+// succeed ends the current request, of which enough was read.
+func (r *rangeReader) succeed() {
+	if r.finish(nil) == nil {
+		r.closeBody()
+	}
+}
+
+func (r *rangeReader) closeBody() {
 	r.body.Close()
 	r.body = nil
-	return err
 }
 
 // Close ends the request in flight.
 func (r *rangeReader) Close() error {
 	r.closed = true
 	if r.body != nil {
-		r.endRequest(nil)
+		r.succeed()
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -141,20 +142,27 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reset()
 	case f.Hang:
 		// Only behind the body does the server notice that the client has given up.
-		io.Copy(io.Discard, r.Body)
+		drain(r.Body)
 		select {
 		case <-r.Context().Done():
 		case <-p.stopped:
 		}
 		reset()
 	case f.Status != 0:
-		io.Copy(io.Discard, r.Body)
+		drain(r.Body)
 		w.Header().Set("Content-Type", "application/xml")
 		w.WriteHeader(f.Status)
 		fmt.Fprintf(w, `<?xml version="1.0" encoding="UTF-8"?><Error><Code>%s</Code><Message>a fault</Message></Error>`, f.Code)
 		return
 	}
 	p.forward(w, r, f)
+}
+
+// drain reads what is left.
+func drain(r io.Reader) {
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return // Whoever sent it is gone, which ends the request as well.
+	}
 }
 
 // reset ends the connection without an answer.
@@ -180,7 +188,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, f Fault) {
 	}
 	defer response.Body.Close()
 	if f.ResetAfter {
-		io.Copy(io.Discard, response.Body)
+		drain(response.Body)
 		reset()
 	}
 	if f.FirstByteDelay > 0 && pause(r.Context(), f.FirstByteDelay) != nil {
@@ -203,9 +211,10 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, f Fault) {
 		from = &flipper{r: from, at: f.FlipAt}
 	}
 	if f.CutAfter > 0 {
-		io.CopyN(w, from, f.CutAfter)
-		http.NewResponseController(w).Flush()
-		reset()
+		if _, err := io.CopyN(w, from, f.CutAfter); err == nil && http.NewResponseController(w).Flush() == nil {
+			reset()
+		}
+		return
 	}
 	if f.BytesPerSecond > 0 {
 		err = paced(r.Context(), w, from, f.BytesPerSecond)
@@ -239,7 +248,7 @@ func paced(ctx context.Context, w io.Writer, r io.Reader, bytesPerSecond int) er
 			http.NewResponseController(f).Flush()
 		}
 		sent += n
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

@@ -111,8 +111,9 @@ func (s *Server) run(t testing.TB, binary string, args []string, address string)
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	stop := func() {
-		cmd.Process.Kill()
-		<-exited
+		if cmd.Process.Kill() == nil {
+			_ = <-exited
+		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -113,7 +112,9 @@ func (s *Simulated) Stats() Stats {
 // ServeHTTP is part of http.Handler.
 func (s *Simulated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == statsPath {
-		json.NewEncoder(w).Encode(s.Stats())
+		if json.NewEncoder(w).Encode(s.Stats()) != nil {
+			reset()
+		}
 		return
 	}
 	op := Operation(r)
@@ -139,9 +140,10 @@ func (s *Simulated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.uploads[id] = &simulatedUpload{key: key, metadata: metadataOf(r), parts: make(map[int][]byte), begun: time.Now()}
 		s.mu.Unlock()
 		answer(w, struct {
-			XMLName               xml.Name `xml:"InitiateMultipartUploadResult"`
-			Bucket, Key, UploadId string
-		}{Bucket: "bucket", Key: key, UploadId: id})
+			XMLName     xml.Name `xml:"InitiateMultipartUploadResult"`
+			Bucket, Key string
+			UploadID    string `xml:"UploadId"`
+		}{Bucket: "bucket", Key: key, UploadID: id})
 	case "upload_part":
 		s.part(w, r, q.Get("uploadId"), q.Get("partNumber"))
 	case "complete_upload":
@@ -158,8 +160,13 @@ func (s *Simulated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/xml")
-	io.WriteString(w, xml.Header)
-	xml.NewEncoder(w).Encode(v)
+	data, err := xml.Marshal(v)
+	if err == nil {
+		_, err = w.Write(append([]byte(xml.Header), data...))
+	}
+	if err != nil {
+		reset()
+	}
 }
 
 func refuse(w http.ResponseWriter, status int, code string) {
