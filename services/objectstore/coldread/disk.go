@@ -128,9 +128,11 @@ func (d *disk) close() {
 
 // offer hands a block over to be written, unless there is no time for it.
 func (d *disk) offer(b *block) {
+	b.data.Ref()
 	select {
 	case d.queue <- b:
 	default:
+		b.data.Free()
 	}
 }
 
@@ -142,6 +144,7 @@ func (d *disk) write() {
 			return
 		case b := <-d.queue:
 			d.store(b)
+			b.data.Free()
 		}
 	}
 }
@@ -154,9 +157,9 @@ func (d *disk) store(b *block) {
 	if there || paused {
 		return
 	}
-	entry := &diskBlock{key: b.key, crc: b.crc, bytes: int64(len(b.data))}
+	entry := &diskBlock{key: b.key, crc: b.crc, bytes: int64(b.data.Len())}
 	name := filepath.Join(d.dir, entry.name())
-	err := os.WriteFile(name+temporarySuffix, b.data, 0o644)
+	err := os.WriteFile(name+temporarySuffix, b.data.ReadOnlyData(), 0o644)
 	if err == nil {
 		err = os.Rename(name+temporarySuffix, name)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"google.golang.org/grpc/mem"
+
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/segmentobject"
 )
@@ -14,12 +16,20 @@ import (
 type flight struct {
 	key   blockKey
 	bytes int
-	// wanted says that somebody waits for it, or did. The reader's lock guards it.
-	wanted bool
-	done   chan struct{}
+	// waiting is how many wait for it, each of whom gets a reference; wanted says that there was one. The reader's lock
+	// guards both.
+	waiting int
+	wanted  bool
+	done    chan struct{}
 	// data and err are set before done is closed.
-	data []byte
+	data mem.Buffer
 	err  error
+}
+
+// wait notes that somebody waits. The caller holds the lock.
+func (f *flight) wait() {
+	f.waiting++
+	f.wanted = true
 }
 
 // blockBytes is the length of a block of a segment.
@@ -27,9 +37,9 @@ func blockBytes(s *objectstore.SegmentMetadata, index int32) int64 {
 	return min(objectstore.BlockBytes, s.SizeBytes-int64(index)*objectstore.BlockBytes)
 }
 
-// block gives a block of a segment. When it has to be read, the missing blocks behind it, count in all, are asked for with
+// block gives a block of a segment, with a reference that the caller frees. When it has to be read, the missing blocks behind it, count in all, are asked for with
 // it.
-func (r *Reader) block(ctx context.Context, s *objectstore.SegmentMetadata, index int32, count int32) ([]byte, error) {
+func (r *Reader) block(ctx context.Context, s *objectstore.SegmentMetadata, index int32, count int32) (mem.Buffer, error) {
 	key := blockKey{s.ID, index}
 	hit := true
 	for attempt := 0; ; attempt++ {
@@ -44,6 +54,7 @@ func (r *Reader) block(ctx context.Context, s *objectstore.SegmentMetadata, inde
 			select {
 			case <-f.done:
 			case <-ctx.Done():
+				r.giveUp(f)
 				return nil, ctx.Err()
 			}
 		}
@@ -58,6 +69,20 @@ func (r *Reader) block(ctx context.Context, s *objectstore.SegmentMetadata, inde
 	}
 }
 
+// giveUp ends a wait, and frees the reference that came in the same moment.
+func (r *Reader) giveUp(f *flight) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-f.done:
+		if f.err == nil {
+			f.data.Free()
+		}
+	default:
+		f.waiting--
+	}
+}
+
 // demand finds a block, or the flight that brings it, or starts one. It waits while there is no memory for it.
 func (r *Reader) demand(ctx context.Context, s *objectstore.SegmentMetadata, key blockKey, count int32) (f *flight, own bool, err error) {
 	for {
@@ -67,7 +92,7 @@ func (r *Reader) demand(ctx context.Context, s *objectstore.SegmentMetadata, key
 			return &flight{key: key, data: data, done: closedChannel}, false, nil
 		}
 		if f := r.flights[key]; f != nil {
-			f.wanted = true
+			f.wait()
 			r.mu.Unlock()
 			return f, false, nil
 		}
@@ -76,7 +101,7 @@ func (r *Reader) demand(ctx context.Context, s *objectstore.SegmentMetadata, key
 			return nil, false, errClosed
 		}
 		if flights := r.takeOff(s, key.index, count, true); flights != nil {
-			flights[0].wanted = true
+			flights[0].wait()
 			r.running.Go(func() { r.fill(s, flights, nil) })
 			r.mu.Unlock()
 			return flights[0], true, nil
@@ -190,19 +215,27 @@ func (r *Reader) slot(ctx context.Context) error {
 	}
 }
 
-// land ends a flight.
-func (r *Reader) land(f *flight, data []byte, crc uint32, err error) {
-	f.data, f.err = data, err
+// land ends a flight: the memory keeps the block, and each of those who wait gets a reference. An error gives the bytes
+// back, if there are any.
+func (r *Reader) land(f *flight, data *[]byte, crc uint32, err error) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	f.err = err
 	delete(r.flights, f.key)
 	if err == nil {
-		r.memory.keep(&block{key: f.key, data: data, crc: crc, unread: !f.wanted})
+		f.data = mem.NewBuffer(data, &r.pool)
+		for range f.waiting {
+			f.data.Ref()
+		}
+		r.memory.keep(&block{key: f.key, data: f.data, crc: crc, unread: !f.wanted})
 	} else {
 		r.memory.cancel(int64(f.bytes))
+		if data != nil {
+			r.pool.Put(data)
+		}
 	}
 	close(r.freed)
 	r.freed = make(chan struct{})
-	r.mu.Unlock()
 	close(f.done)
 }
 
@@ -212,11 +245,12 @@ func (r *Reader) fromDisk(ctx context.Context, s *objectstore.SegmentMetadata, f
 	if err != nil {
 		return false
 	}
-	data, crc := make([]byte, f.bytes), x.BlockCRCs[f.key.index]
-	if !r.disk.get(f.key, data, crc) {
+	data, crc := r.pool.Get(f.bytes), x.BlockCRCs[f.key.index]
+	if !r.disk.get(f.key, *data, crc) {
+		r.pool.Put(data)
 		return false
 	}
-	r.metrics.fromDisk(ctx, len(data))
+	r.metrics.fromDisk(ctx, len(*data))
 	r.land(f, data, crc, nil)
 	return true
 }
@@ -247,8 +281,8 @@ func (r *Reader) fromStore(ctx context.Context, s *objectstore.SegmentMetadata, 
 	}
 	defer body.Close()
 	for i, f := range flights {
-		data := make([]byte, f.bytes)
-		_, err := io.ReadFull(body, data)
+		data := r.pool.Get(f.bytes)
+		_, err := io.ReadFull(body, *data)
 		if i == 0 {
 			if indexErr := <-checksums; err == nil {
 				err = indexErr
@@ -258,12 +292,13 @@ func (r *Reader) fromStore(ctx context.Context, s *objectstore.SegmentMetadata, 
 			err = fmt.Errorf("%w: block %d of segment %s is cut short", objectstore.ErrCorrupt, f.key.index, s.ID)
 		}
 		if err != nil {
+			r.pool.Put(data)
 			return i, err
 		}
-		r.metrics.fromStore(ctx, len(data))
+		r.metrics.fromStore(ctx, len(*data))
 		crc := x.BlockCRCs[f.key.index]
-		if segmentobject.Checksum(data) != crc {
-			err = r.again(ctx, s, f, data, crc)
+		if segmentobject.Checksum(*data) != crc {
+			err = r.again(ctx, s, f, *data, crc)
 		}
 		r.land(f, data, crc, err)
 	}

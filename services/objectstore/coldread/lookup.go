@@ -71,6 +71,7 @@ func (r *Reader) firstWithTime(ctx context.Context, segment []Segment, timestamp
 	w := &walk{r: r, req: &ReadRequest{Segments: segment}, next: from}
 	// What is looked through is read in larger pieces when it is long, as for a reader that goes on.
 	w.stream.window = 2 * firstWindow
+	defer w.release()
 	if err := w.begin(ctx, false); err != nil {
 		return TimestampOffset{}, false, err
 	}
@@ -107,13 +108,8 @@ func (w *walk) searchBatch(ctx context.Context, size int, timestampMs, minOffset
 	if err != nil {
 		return TimestampOffset{}, false, err
 	}
-	batch := parts[0]
-	if len(parts) > 1 {
-		batch = make([]byte, 0, size)
-		for _, p := range parts {
-			batch = append(batch, p...)
-		}
-	}
+	batch := parts.Materialize()
+	parts.Free()
 	records := w.r.codecs.Records(batch, maxBatchBytes)
 	for records.Next() {
 		record := records.Record()

@@ -3,6 +3,8 @@ package coldread
 import (
 	"container/list"
 
+	"google.golang.org/grpc/mem"
+
 	"chancery/services/kafka/uuid"
 )
 
@@ -22,13 +24,14 @@ type memory struct {
 	// read are the blocks that somebody has read, unread those that were only read ahead; most recent first. What was read
 	// goes first: a reader that goes on has no more use for it.
 	read, unread *list.List
-	// evicted is told about each block that goes.
+	// evicted is told about each block that goes, while its bytes are still there.
 	evicted func(b *block, unread bool)
 }
 
 type block struct {
-	key    blockKey
-	data   []byte
+	key blockKey
+	// data has the reference of whoever holds the block.
+	data   mem.Buffer
 	crc    uint32
 	unread bool
 }
@@ -37,8 +40,8 @@ func newMemory(capacity int64, evicted func(*block, bool)) *memory {
 	return &memory{capacity: capacity, blocks: make(map[blockKey]*list.Element), read: list.New(), unread: list.New(), evicted: evicted}
 }
 
-// get finds a block that somebody wants to read.
-func (m *memory) get(key blockKey) ([]byte, bool) {
+// get finds a block that somebody wants to read, and gives a reference to it.
+func (m *memory) get(key blockKey) (mem.Buffer, bool) {
 	e, ok := m.blocks[key]
 	if !ok {
 		return nil, false
@@ -51,6 +54,7 @@ func (m *memory) get(key blockKey) ([]byte, bool) {
 	} else {
 		m.read.MoveToFront(e)
 	}
+	b.data.Ref()
 	return b.data, true
 }
 
@@ -76,10 +80,10 @@ func (m *memory) reserve(bytes int64) bool {
 	return true
 }
 
-// keep turns what was reserved into a block.
+// keep turns what was reserved into a block, and takes its reference over.
 func (m *memory) keep(b *block) {
-	m.inFlight -= int64(len(b.data))
-	m.kept += int64(len(b.data))
+	m.inFlight -= int64(b.data.Len())
+	m.kept += int64(b.data.Len())
 	if b.unread {
 		m.blocks[b.key] = m.unread.PushFront(b)
 	} else {
@@ -98,10 +102,11 @@ func (m *memory) remove(e *list.Element, tell bool) {
 		m.read.Remove(e)
 	}
 	delete(m.blocks, b.key)
-	m.kept -= int64(len(b.data))
+	m.kept -= int64(b.data.Len())
 	if tell {
 		m.evicted(b, b.unread)
 	}
+	b.data.Free()
 }
 
 // forget drops the blocks of a segment.

@@ -39,6 +39,7 @@ type Reader struct {
 	running sync.WaitGroup
 	// slots are the places for reads at the same time; ahead are those of them that reading ahead may take.
 	slots, ahead chan struct{}
+	pool         blockPool
 	// disk is nil without a disk tier.
 	disk *disk
 
@@ -154,6 +155,7 @@ func (r *Reader) Read(ctx context.Context, req ReadRequest) (*ReadResult, error)
 	r.mu.Unlock()
 
 	w := &walk{r: r, req: &req, i: i, stream: st, next: req.Offset, patient: sequential}
+	defer w.release()
 	if err := w.begin(ctx, sequential); err != nil {
 		return nil, err
 	}
@@ -161,11 +163,13 @@ func (r *Reader) Read(ctx context.Context, req ReadRequest) (*ReadResult, error)
 	if err := w.run(ctx); err != nil && w.bytes == 0 {
 		return nil, err
 	}
+	// From here on the result has the references.
 	result := &ReadResult{Records: storage.Records{Buffers: w.out}, NextOffset: w.next, AbortedComplete: true}
 	if req.ReadCommitted && w.bytes > 0 {
 		var err error
 		result.AbortedTransactions, result.AbortedComplete, err = r.AbortedTransactions(ctx, req.Segments[i:], req.Offset, w.next)
 		if err != nil {
+			result.Records.Release()
 			return nil, err
 		}
 	}
@@ -191,9 +195,40 @@ type walk struct {
 	// guessed says that the position comes from an index and no batch has confirmed it yet.
 	guessed bool
 
-	out   mem.BufferSlice
-	bytes int
-	next  int64
+	head [recordbatch.HeaderSize]byte
+	// held is the block that was looked into last.
+	held    mem.Buffer
+	heldKey blockKey
+
+	out mem.BufferSlice
+	// The last part of out is the bytes [lastFrom, lastTo) of a block.
+	lastKey          blockKey
+	lastFrom, lastTo int
+	bytes            int
+	next             int64
+}
+
+// release gives back what the walk holds, other than the result.
+func (w *walk) release() {
+	if w.held != nil {
+		w.held.Free()
+		w.held = nil
+	}
+}
+
+// hold gives a block; it stays until the next one is asked for.
+func (w *walk) hold(ctx context.Context, s *objectstore.SegmentMetadata, index, count int32) (mem.Buffer, error) {
+	key := blockKey{s.ID, index}
+	if w.held != nil && w.heldKey == key {
+		return w.held, nil
+	}
+	data, err := w.r.block(ctx, s, index, count)
+	if err != nil {
+		return nil, err
+	}
+	w.release()
+	w.held, w.heldKey = data, key
+	return data, nil
 }
 
 // begin finds the position of the first batch.
@@ -280,14 +315,30 @@ func (w *walk) batch(ctx context.Context, s *Segment, h recordbatch.Header) (don
 	if err != nil || parts == nil {
 		return parts == nil, err
 	}
-	for _, p := range parts {
-		w.out = append(w.out, mem.SliceBuffer(p))
-	}
+	w.add(parts, position)
 	w.bytes += size
 	w.next = next
 	w.position += int64(size)
 	w.stream.segment, w.stream.position = s.ID, w.position
 	return false, nil
+}
+
+// add puts a batch behind those before. Batches of one block become one part.
+func (w *walk) add(parts mem.BufferSlice, position int64) {
+	for _, part := range parts {
+		key, from := blockKey{w.segment().ID, int32(position / objectstore.BlockBytes)}, int(position%objectstore.BlockBytes)
+		to := from + part.Len()
+		position += int64(part.Len())
+		if n := len(w.out); n > 0 && w.lastKey == key && w.lastTo == from && w.heldKey == key {
+			w.out[n-1].Free()
+			part.Free()
+			w.lastTo = to
+			w.out[n-1] = w.held.Slice(w.lastFrom, w.lastTo)
+			continue
+		}
+		w.out = append(w.out, part)
+		w.lastKey, w.lastFrom, w.lastTo = key, from, to
+	}
 }
 
 // header reads the header of the batch at the position; nil when it would have to be waited for and need not be.
@@ -300,10 +351,10 @@ func (w *walk) header(ctx context.Context) (recordbatch.Header, error) {
 	if err != nil || parts == nil {
 		return nil, err
 	}
-	h := recordbatch.Header(parts[0])
-	if len(parts) > 1 {
-		h = recordbatch.Header(append(append(make([]byte, 0, recordbatch.HeaderSize), parts[0]...), parts[1]...))
-	}
+	// A copy, since the block may go while the header is still looked at.
+	parts.CopyTo(w.head[:])
+	parts.Free()
+	h := recordbatch.Header(w.head[:])
 	if h.Magic() != recordbatch.Magic || h.Size() < recordbatch.HeaderSize || int64(h.Size()) > s.SizeBytes-w.position ||
 		h.BaseOffset() < s.BaseOffset || h.LastOffsetDelta() < 0 || h.LastOffset() > s.EndOffset {
 		return nil, fmt.Errorf("%w at position %d of segment %s", errNoBatch, w.position, s.ID)
@@ -311,26 +362,28 @@ func (w *walk) header(ctx context.Context) (recordbatch.Header, error) {
 	return h, nil
 }
 
-// at gives bytes of the segment, in one part for each block. A walk that is not patient gets nil for what is not there
+// at gives bytes of the segment, in one part for each block, which the caller frees. A walk that is not patient gets nil for what is not there
 // once it has a batch.
-func (w *walk) at(ctx context.Context, position int64, n int) ([][]byte, error) {
+func (w *walk) at(ctx context.Context, position int64, n int) (mem.BufferSlice, error) {
 	s := w.segment()
-	parts := make([][]byte, 0, 2)
+	var parts mem.BufferSlice
 	last := int32((position + int64(n) - 1) / objectstore.BlockBytes)
 	for n > 0 {
 		index := int32(position / objectstore.BlockBytes)
 		if w.bytes > 0 && !w.patient && !w.r.present(blockKey{s.ID, index}) {
+			parts.Free()
 			return nil, nil
 		}
-		data, err := w.r.block(ctx, s.SegmentMetadata, index, max(last-index+1, requestBlocks(w.stream.window)))
+		data, err := w.hold(ctx, s.SegmentMetadata, index, max(last-index+1, requestBlocks(w.stream.window)))
 		if err != nil {
+			parts.Free()
 			return nil, err
 		}
 		from := int(position % objectstore.BlockBytes)
-		part := data[from:min(len(data), from+n)]
+		part := data.Slice(from, min(data.Len(), from+n))
 		parts = append(parts, part)
-		position += int64(len(part))
-		n -= len(part)
+		position += int64(part.Len())
+		n -= part.Len()
 	}
 	return parts, nil
 }

@@ -1,0 +1,35 @@
+package coldread
+
+import (
+	"sync"
+
+	"google.golang.org/grpc/mem"
+
+	"chancery/services/objectstore"
+)
+
+// blockPool keeps the memory of blocks for the next ones, so that a fast reader makes no garbage. A block's memory comes back
+// when its last reference is freed: those of the cache, of each reader that waited for it, and of each result that has a
+// part of it.
+type blockPool struct {
+	free sync.Pool // *[]byte of objectstore.BlockBytes
+}
+
+var _ mem.BufferPool = (*blockPool)(nil)
+
+// Get gives memory that holds whatever was in it before.
+func (p *blockPool) Get(n int) *[]byte {
+	b, ok := p.free.Get().(*[]byte)
+	if !ok {
+		whole := make([]byte, objectstore.BlockBytes)
+		b = &whole
+	}
+	*b = (*b)[:n]
+	return b
+}
+
+// Put takes memory back.
+func (p *blockPool) Put(b *[]byte) {
+	*b = (*b)[:cap(*b)]
+	p.free.Put(b)
+}
