@@ -14,6 +14,8 @@ import (
 type Config struct {
 	// How many processes of each service there are.
 	Storage, Gateways, Controllers, Coordinators, Tiering int
+	// LogDirs is how many log directories each storage node has; 0 means one.
+	LogDirs int
 	// Dir holds everything that the cluster writes: a folder for each process, and the state file.
 	Dir string
 	// BasePort is the first of a run of ports: those of the Kafka listeners come first, in the order of the gateways.
@@ -33,7 +35,7 @@ func (c Config) Validate() error {
 		value, min int
 	}{
 		{"--storage", c.Storage, 1}, {"--gateways", c.Gateways, 1}, {"--controllers", c.Controllers, 1},
-		{"--coordinators", c.Coordinators, 1}, {"--tiering", c.Tiering, 0},
+		{"--coordinators", c.Coordinators, 1}, {"--tiering", c.Tiering, 0}, {"--log-dirs", c.LogDirs, 0},
 	} {
 		if n.value < n.min {
 			return fmt.Errorf("%s %d: must be at least %d", n.flag, n.value, n.min)
@@ -117,7 +119,11 @@ func plan(c Config) []processPlan {
 	}
 	storage := build(serviceStorage, "storage", c.Storage, 0)
 	for _, p := range storage {
-		p.properties["log.dirs"] = filepath.Join(p.dir, "data")
+		dirs := []string{filepath.Join(p.dir, "data")}
+		for i := 2; i <= c.LogDirs; i++ {
+			dirs = append(dirs, filepath.Join(p.dir, fmt.Sprintf("data-%d", i)))
+		}
+		p.properties["log.dirs"] = strings.Join(dirs, ",")
 	}
 	coordinators := build(serviceCoordinator, "coordinator", c.Coordinators, 0)
 	tiering := build(serviceTiering, "tiering", c.Tiering, 0)

@@ -290,6 +290,12 @@ func TestPlan(t *testing.T) {
 			}
 		}
 	}
+	c.LogDirs = 2
+	for _, p := range plan(c) {
+		if got := p.properties["log.dirs"]; p.name == "storage-2" && got != "/data/storage-2/data,/data/storage-2/data-2" {
+			t.Errorf("log.dirs=%s", got)
+		}
+	}
 	if len(used) != c.Ports() {
 		t.Errorf("%d ports used, %d promised", len(used), c.Ports())
 	}
@@ -302,6 +308,7 @@ func TestValidate(t *testing.T) {
 		"--gateways":    func(c *Config) { c.Gateways = -1 },
 		"--controllers": func(c *Config) { c.Controllers = 2 },
 		"--tiering":     func(c *Config) { c.Tiering = -1 },
+		"--log-dirs":    func(c *Config) { c.LogDirs = -1 },
 		"--data":        func(c *Config) { c.Dir = "" },
 		"--base-port":   func(c *Config) { c.BasePort = 65530 },
 	} {

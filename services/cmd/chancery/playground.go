@@ -23,7 +23,7 @@ func playgroundCommand() *cobra.Command {
 	var flags settingFlags
 	var shape playground.Config
 	c := &cobra.Command{
-		Use:   "playground [--storage N] [--gateways N] [--controllers N] [--coordinators N] [--tiering N] --data DIR --base-port N [--config FILE] [--set key=value ...]",
+		Use:   "playground [--storage N] [--gateways N] [--controllers N] [--coordinators N] [--tiering N] [--log-dirs N] --data DIR --base-port N [--config FILE] [--set key=value ...]",
 		Short: "Run a cluster of real processes on this machine",
 		Long: "Run a cluster of real processes on this machine, in the foreground. The processes are called controller-1, storage-1, gateway-1,\n" +
 			"coordinator-1, tiering-1 and so on, and can be killed, stopped, paused and started again by name.",
@@ -45,6 +45,7 @@ func playgroundCommand() *cobra.Command {
 	f.IntVar(&shape.Controllers, "controllers", 3, "number of controllers: an odd one")
 	f.IntVar(&shape.Coordinators, "coordinators", 2, "number of coordinators")
 	f.IntVar(&shape.Tiering, "tiering", 1, "number of tiering instances")
+	f.IntVar(&shape.LogDirs, "log-dirs", 1, "number of log directories of each storage node")
 	f.StringVar(&shape.Dir, "data", "playground", "`DIR` for everything that the processes write")
 	f.IntVar(&shape.BasePort, "base-port", 9092, "first of a row of ports; the gateways' Kafka listeners have the first ones")
 	flags.add(c)
