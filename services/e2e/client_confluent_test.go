@@ -129,3 +129,49 @@ func poll(ctx context.Context, consumer *kafka.Consumer, each func(consumed) boo
 	}
 	return ctx.Err()
 }
+
+// joinWithConfluent adds a member of the consumer protocol to the group of a topic, which bears the topic's name. It tells what the
+// member gets and gives up; the function that it returns lets the member leave.
+func joinWithConfluent(ctx context.Context, bootstrap []string, topic string, owned func(partitions map[string][]int32, gets bool)) (leave func() error, err error) {
+	consumer, err := kafka.NewConsumer(&kafka.ConfigMap{
+		"bootstrap.servers": strings.Join(bootstrap, ","), "group.id": topic, "group.protocol": "consumer", "fetch.wait.max.ms": 200,
+	})
+	if err != nil {
+		return nil, err
+	}
+	rebalanced := func(c *kafka.Consumer, e kafka.Event) error {
+		switch e := e.(type) {
+		case kafka.AssignedPartitions:
+			owned(byTopic(e.Partitions), true)
+			return c.IncrementalAssign(e.Partitions)
+		case kafka.RevokedPartitions:
+			owned(byTopic(e.Partitions), false)
+			return c.IncrementalUnassign(e.Partitions)
+		}
+		return nil
+	}
+	if err := consumer.SubscribeTopics([]string{topic}, rebalanced); err != nil {
+		return nil, errors.Join(err, consumer.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		err := poll(ctx, consumer, func(consumed) bool { return true })
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		done <- errors.Join(err, consumer.Close())
+	}()
+	return func() error {
+		cancel()
+		return <-done
+	}, nil
+}
+
+func byTopic(list []kafka.TopicPartition) map[string][]int32 {
+	partitions := map[string][]int32{}
+	for _, p := range list {
+		partitions[*p.Topic] = append(partitions[*p.Topic], p.Partition)
+	}
+	return partitions
+}

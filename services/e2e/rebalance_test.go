@@ -72,7 +72,9 @@ type rebalancing struct {
 	partitions int
 	owned      *ownership
 	members    map[string]*kgo.Client
-	next       int
+	// others counts the members of other client libraries.
+	others int
+	next   int
 }
 
 // join adds a member of the consumer protocol, or of the classic one.
@@ -133,13 +135,14 @@ func (r *rebalancing) await(what string) {
 	defer timer.Stop()
 	for {
 		loads, total, changed := r.owned.loads()
-		even := total == r.partitions && len(loads) == min(len(r.members), r.partitions)
+		count := len(r.members) + r.others
+		even := total == r.partitions && len(loads) == min(count, r.partitions)
 		for _, n := range loads {
-			share := r.partitions / len(r.members)
+			share := r.partitions / count
 			even = even && n >= share && n <= share+1
 		}
 		if even {
-			r.t.Logf("%s: %d members have all %d partitions after %s", what, len(r.members), total, time.Since(begin).Round(time.Millisecond))
+			r.t.Logf("%s: %d members have all %d partitions after %s", what, count, total, time.Since(begin).Round(time.Millisecond))
 			break
 		}
 		select {
@@ -185,6 +188,24 @@ func (r *rebalancing) anyone() *kgo.Client {
 	return nil
 }
 
+// withConfluent lets a member of librdkafka come and go, where the build has it.
+func (r *rebalancing) withConfluent() {
+	r.t.Helper()
+	const name = "confluent"
+	leave, err := joinWithConfluent(r.t.Context(), r.bootstrap, r.topic, func(p map[string][]int32, gets bool) { r.owned.change(name, p, gets) })
+	if err != nil {
+		r.t.Log(err)
+		return
+	}
+	r.others++
+	r.await("a member of librdkafka joins")
+	if err := leave(); err != nil {
+		r.t.Error(err)
+	}
+	r.others--
+	r.await("it has left")
+}
+
 // TestRebalances lets members of both protocols come and go, so that the group is converted while it works. No partition is
 // owned by two members at any time. CHANCERY_E2E_MEMBERS says how many members there are.
 func TestRebalances(t *testing.T) {
@@ -214,6 +235,7 @@ func TestRebalances(t *testing.T) {
 		r.join(true)
 	}
 	r.await("classic members are back")
+	r.withConfluent()
 	for round := range 3 {
 		r.leave(r.some(max(1, len(r.members)/4))...)
 		for range max(1, members/4) {

@@ -58,8 +58,11 @@ func (r *Reconciliation) Step() *Member {
 			return r.dropUnsubscribed()
 		}
 		return m
-	case Unrevoked:
-		// It has given partitions up when it does not report them any more.
+	case Unreleased:
+		return r.advance()
+	default:
+		// Unrevoked, or a state that is not known, of which the safe side is taken: the member has given partitions up when it
+		// does not report them any more.
 		if !r.stillHas(m.PendingRemoval) {
 			return r.advance()
 		}
@@ -67,8 +70,6 @@ func (r *Reconciliation) Step() *Member {
 			return r.dropUnsubscribed()
 		}
 		return m
-	default:
-		return r.advance()
 	}
 }
 
