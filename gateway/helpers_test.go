@@ -32,7 +32,7 @@ func start(t testing.TB, c *fake.Cluster, properties map[string]string) *gateway
 		all[k] = v
 	}
 	g, err := gateway.New(gateway.Config{NodeID: 1, Properties: all, Version: "test"}, gateway.Deps{
-		Image: func() metadata.Reader { return c.Image() }, Await: c.Await, Storage: c.Storage, Controller: c,
+		Image: func() metadata.Reader { return c.Image() }, Await: c.Await, Storage: c.Storage, Controller: c, Tiering: c,
 		Buffers: transport.NewDebugPool(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -117,14 +118,19 @@ func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetTasks(jobs)
+	for i := range jobs {
+		j := &jobs[i]
+		if j.task = s.tasks[j.partition]; j.task == nil {
+			j.task = &task{}
+			s.tasks[j.partition] = j.task
+		}
+		j.task.topic = j.topic
+	}
+	// Who has waited longest comes first: with more partitions than the places can serve in time, each still has its turn.
+	slices.SortFunc(jobs, func(a, b job) int { return a.task.due.Compare(b.task.due) })
 	now := time.Now()
 	for _, j := range jobs {
-		t := s.tasks[j.partition]
-		if t == nil {
-			t = &task{}
-			s.tasks[j.partition] = t
-		}
-		t.topic, j.task = j.topic, t
+		t := j.task
 		if t.running || t.due.After(now) || s.running >= s.settings.passes || s.owned[j.shard.number] != j.shard {
 			continue
 		}

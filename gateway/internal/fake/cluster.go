@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	commonv1 "chancery/proto/common/v1"
+	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/metarecord"
 	"chancery/services/kafka/uuid"
@@ -24,6 +25,10 @@ const ClusterID = "fake-cluster-id-000000"
 
 // Cluster is the cluster.
 type Cluster struct {
+	// ReadTier and FindInTier are what the remote tier answers; set before the cluster is used.
+	ReadTier   func(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error)
+	FindInTier func(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error)
+
 	mu      sync.Mutex
 	image   *metadata.Image
 	changed chan struct{}
@@ -159,4 +164,14 @@ func (c *Cluster) Handle(ctx context.Context, e *commonv1.Envelope) (*commonv1.E
 		resp.Topics = append(resp.Topics, out)
 	}
 	return &commonv1.EnvelopeReply{Body: resp.AppendTo(nil), MetadataOffset: c.Image().Offset()}, nil
+}
+
+// Read answers reads from the remote tier with ReadTier.
+func (c *Cluster) Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+	return c.ReadTier(ctx, req)
+}
+
+// FindOffset answers searches of the remote tier with FindInTier.
+func (c *Cluster) FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error) {
+	return c.FindInTier(ctx, req)
 }

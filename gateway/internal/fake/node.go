@@ -45,6 +45,10 @@ type Node struct {
 	Hold func(finish func())
 	// Preferred is the read replica that is named to readers with a rack; 0 for none.
 	Preferred int32
+	// TieredBelow is where the local logs begin: what is before that is marked as tiered. LocalAborted are the transactions that
+	// go with the mark.
+	TieredBelow  int64
+	LocalAborted []storage.AbortedTransaction
 	// AfterRead is called when a fetch has its regions.
 	AfterRead func()
 	// HandleFunc answers Handle.
@@ -185,6 +189,11 @@ func (n *Node) read(req *storage.FetchRequest) (res *storage.FetchResult, bytes 
 				failed = true
 				break
 			}
+			if p.FetchOffset < n.TieredBelow {
+				out.Tiered, out.TieredEpoch, out.LocalLogStart, out.AbortedTransactions = true, 0, n.TieredBelow, n.LocalAborted
+				failed = true
+				break
+			}
 			out.Records = n.records(l, p, left, bytes == 0)
 		}
 		size := out.Records.Len()
@@ -234,6 +243,7 @@ func (n *Node) ListOffsets(_ context.Context, req *storagev1.ListOffsetsRequest)
 		id, _ := uuid.FromBytes(p.GetTopicId())
 		resp.Partitions = append(resp.Partitions, &storagev1.ListOffsetsPartitionResult{
 			TopicId: p.GetTopicId(), Partition: p.GetPartition(), Timestamp: -1, Offset: n.log(id, p.GetPartition()).next,
+			SearchTier: n.TieredBelow > 0 && p.GetTimestamp() >= 0, LocalLogStartOffset: n.TieredBelow,
 		})
 	}
 	return resp, nil

@@ -1,0 +1,132 @@
+package gateway_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"chancery/gateway/internal/fake"
+	tieringv1 "chancery/proto/tiering/v1"
+	"chancery/services/kafka/errcode"
+	"chancery/services/storage"
+)
+
+// coldCluster has three partitions of two nodes, of which everything before offset 10 is remote.
+func coldCluster(t *testing.T) *fake.Cluster {
+	c := fake.NewCluster(1, 2)
+	c.AddTopic("a", 1, 2, 1)
+	k := dial(t, serve(t, c, nil))
+	for p := range int32(3) {
+		for range 10 {
+			ask[*kmsg.ProduceResponse](k, produce(9, "a", p, batchOf(t, 2, 100, -1)))
+		}
+	}
+	for _, id := range []int32{1, 2} {
+		c.Node(id).TieredBelow = 10
+	}
+	return c
+}
+
+func TestFetchFromTheTier(t *testing.T) {
+	c := coldCluster(t)
+	c.Node(1).LocalAborted = []storage.AbortedTransaction{{ProducerID: 5, FirstOffset: 3}, {ProducerID: 6, FirstOffset: 4}, {ProducerID: 7, FirstOffset: 0}}
+	var together atomic.Int32
+	c.ReadTier = func(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+		// Cold partitions are read beside each other: each waits for the other.
+		together.Add(1)
+		for together.Load() < 2 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		return &tieringv1.ReadResponse{
+			Records: []byte{byte(req.GetPartition()), byte(req.GetFetchOffset())}, EndOffset: 4,
+			AbortedTransactions: []*tieringv1.AbortedTransaction{{ProducerId: 5, FirstOffset: 3}},
+		}, nil
+	}
+	k := dial(t, serve(t, c, nil))
+	req := fetch(12, "a", from(0, 2), from(1, 3), from(2, 15))
+	req.MaxWaitMillis, req.MinBytes, req.IsolationLevel = 60_000, 1, 1
+	got := ask[*kmsg.FetchResponse](k, req).Topics[0].Partitions
+	for i, want := range [][]byte{{0, 2}, {1, 3}} {
+		if p := got[i]; p.ErrorCode != 0 || !slices.Equal(p.RecordBatches, want) || p.HighWatermark != 20 {
+			t.Errorf("partition %d: %+v", i, p)
+		}
+	}
+	if len(got[2].RecordBatches) == 0 {
+		t.Error("the local partition was not read")
+	}
+	// Those of both tiers that the records touch, each once.
+	var aborted []int64
+	for _, a := range got[0].AbortedTransactions {
+		aborted = append(aborted, a.ProducerID)
+	}
+	slices.Sort(aborted)
+	if !slices.Equal(aborted, []int64{5, 7}) {
+		t.Errorf("aborted %v", aborted)
+	}
+}
+
+func TestFetchFromATierThatIsAway(t *testing.T) {
+	for name, tt := range map[string]struct {
+		read func(ctx context.Context) error
+		code errcode.Code
+	}{
+		"takes too long":   {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, errcode.None},
+		"has no owner":     {func(context.Context) error { return errcode.RequestTimedOut.Err() }, errcode.None},
+		"has expired":      {func(context.Context) error { return errcode.OffsetOutOfRange.Err() }, errcode.OffsetOutOfRange},
+		"has a bad object": {func(context.Context) error { return errcode.KafkaStorageError.Err() }, errcode.KafkaStorageError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := coldCluster(t)
+			c.ReadTier = func(ctx context.Context, _ *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+				return nil, tt.read(ctx)
+			}
+			k := dial(t, serve(t, c, map[string]string{"remote.fetch.max.wait.ms": "30"}))
+			req := fetch(12, "a", from(0, 2), from(2, 15))
+			req.MaxWaitMillis, req.MinBytes = 60_000, 1
+			got := ask[*kmsg.FetchResponse](k, req).Topics[0].Partitions
+			if got[0].ErrorCode != int16(tt.code) || len(got[0].RecordBatches) != 0 {
+				t.Errorf("%+v", got[0])
+			}
+			if got[1].ErrorCode != 0 || len(got[1].RecordBatches) == 0 {
+				t.Errorf("the local partition: %+v", got[1])
+			}
+		})
+	}
+}
+
+func TestOffsetsByTimeInTheTier(t *testing.T) {
+	c := coldCluster(t)
+	c.FindInTier = func(_ context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error) {
+		switch {
+		case req.GetLocalLogStartOffset() != 10:
+			return nil, errcode.InvalidRequest.Err()
+		case req.GetTimestampMs() == 1:
+			return &tieringv1.FindOffsetResponse{Found: true, Offset: 4, TimestampMs: 2, LeaderEpoch: 0}, nil
+		case req.GetTimestampMs() == 2:
+			return &tieringv1.FindOffsetResponse{}, nil
+		}
+		return nil, errcode.RequestTimedOut.Err()
+	}
+	k := dial(t, serve(t, c, nil))
+	for timestamp, want := range map[int64]struct {
+		offset int64
+		code   errcode.Code
+	}{1: {4, 0}, 2: {20, 0}, 3: {-1, errcode.RequestTimedOut}, -1: {20, 0}} {
+		req := kmsg.NewPtrListOffsetsRequest()
+		req.Version, req.ReplicaID = 7, -1
+		rt := kmsg.NewListOffsetsRequestTopic()
+		rt.Topic = "a"
+		rp := kmsg.NewListOffsetsRequestTopicPartition()
+		rp.CurrentLeaderEpoch, rp.Timestamp = -1, timestamp
+		rt.Partitions = append(rt.Partitions, rp)
+		req.Topics = append(req.Topics, rt)
+		got := ask[*kmsg.ListOffsetsResponse](k, req).Topics[0].Partitions[0]
+		if got.Offset != want.offset || got.ErrorCode != int16(want.code) {
+			t.Errorf("at %d: %+v", timestamp, got)
+		}
+	}
+}
