@@ -16,11 +16,13 @@
 //	chancery_storage_fetch_requests{from="consumer"|"follower"}  fetches
 //	chancery_storage_failed_fetch_partitions                     partitions of fetches that were answered with an error
 //	chancery_storage_isr_shrinks, chancery_storage_isr_expands, chancery_storage_failed_isr_updates
+//	chancery_storage_throttled_bytes{quota="leader"|"follower"|"log_dirs"}   bytes copied under a quota
 //	chancery_storage_truncations, chancery_storage_replica_fetch_errors
 //
 // Gauges:
 //
 //	chancery_storage_purgatory_size{operation="produce"|"fetch"|"delete_records"|"metadata"}   requests that wait
+//	chancery_storage_throttled_rate_bytes{quota="leader"|"follower"|"log_dirs"}                the present rate of those copies
 //	chancery_storage_partitions, chancery_storage_leaders, chancery_storage_offline_replicas   replicas here
 //	chancery_storage_under_replicated_partitions, chancery_storage_under_min_isr_partitions,
 //	chancery_storage_at_min_isr_partitions                                                     of those led here
