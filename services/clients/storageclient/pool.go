@@ -2,7 +2,9 @@
 // otherwise a client over the network.
 //
 // It owns those clients: one for each registered node, replaced when the node comes back as another incarnation or
-// elsewhere, closed when it is gone. It must never choose a node: the metadata image says who leads what.
+// elsewhere, closed when it is gone. When the controller fences a node, what is under way there is given up: a node that is
+// paused, or cut off, answers nothing, and whatever it led has another leader now. The package must never choose a node: the
+// metadata image says who leads what.
 package storageclient
 
 import (
@@ -46,6 +48,8 @@ type remote struct {
 	node    RemoteNode
 	address string
 	epoch   int64
+	// fenced says that the node was fenced when it was looked at last.
+	fenced bool
 }
 
 // New makes an empty pool.
@@ -69,51 +73,53 @@ func (p *Pool) Node(id int32) (storage.Node, error) {
 	if local != nil {
 		return local, nil
 	}
-	address, epoch, err := locate(p.config.Image(), id)
+	at, err := locate(p.config.Image(), id)
 	if err != nil {
 		return nil, err
 	}
-	if known.node != nil && known.epoch == epoch && known.address == address {
+	if known.node != nil && known.epoch == at.epoch && known.address == at.address {
 		return known.node, nil
 	}
-	return p.replace(id, address, epoch)
+	return p.replace(id, at)
 }
 
-func locate(image metadata.Reader, id int32) (address string, epoch int64, err error) {
+// locate says where a node is and in which state, without a client for it.
+func locate(image metadata.Reader, id int32) (remote, error) {
 	broker := image.Broker(id)
 	if broker == nil {
-		return "", 0, errcode.BrokerNotAvailable.Wrap(fmt.Errorf("storage node %d is not registered", id))
+		return remote{}, errcode.BrokerNotAvailable.Wrap(fmt.Errorf("storage node %d is not registered", id))
 	}
 	endpoint, ok := broker.Endpoint(metadata.GRPCEndpoint)
 	if !ok {
-		return "", 0, errcode.BrokerNotAvailable.Wrap(fmt.Errorf("storage node %d has no endpoint for other services", id))
+		return remote{}, errcode.BrokerNotAvailable.Wrap(fmt.Errorf("storage node %d has no endpoint for other services", id))
 	}
-	return transport.JoinAddress(endpoint.Host, endpoint.Port), broker.Epoch, nil
+	return remote{address: transport.JoinAddress(endpoint.Host, endpoint.Port), epoch: broker.Epoch, fenced: broker.Fenced}, nil
 }
 
 // replace connects to an incarnation of a node, unless someone did so meanwhile.
-func (p *Pool) replace(id int32, address string, epoch int64) (storage.Node, error) {
+func (p *Pool) replace(id int32, at remote) (storage.Node, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, errcode.BrokerNotAvailable.Wrap(errors.New("storage client is closed"))
 	}
 	old := p.remote[id]
-	if old.node != nil && (old.epoch > epoch || old.epoch == epoch && old.address == address) {
+	if old.node != nil && (old.epoch > at.epoch || old.epoch == at.epoch && old.address == at.address) {
 		return old.node, nil
 	}
-	node, err := p.config.Connect(address)
+	node, err := p.config.Connect(at.address)
 	if err != nil {
 		return nil, fmt.Errorf("storage node %d: %w", id, err)
 	}
-	p.remote[id] = remote{node: node, address: address, epoch: epoch}
+	at.node = node
+	p.remote[id] = at
 	if old.node != nil {
 		closeLater(old.node)
 	}
 	return node, nil
 }
 
-// Update closes the clients of nodes that the image does not have any more, or has elsewhere.
+// Update closes the clients of nodes that the image does not have any more, has elsewhere, or has just fenced.
 func (p *Pool) Update(image metadata.Reader) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,10 +127,14 @@ func (p *Pool) Update(image metadata.Reader) {
 		if r.epoch > image.Offset() {
 			continue // this client was made from a newer image: an epoch is the offset of its registration
 		}
-		if address, epoch, err := locate(image, id); err != nil || address != r.address || epoch != r.epoch {
+		at, err := locate(image, id)
+		if err != nil || at.address != r.address || at.epoch != r.epoch || at.fenced && !r.fenced {
 			delete(p.remote, id)
 			closeLater(r.node)
+			continue
 		}
+		r.fenced = at.fenced
+		p.remote[id] = r
 	}
 }
 

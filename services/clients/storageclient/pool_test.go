@@ -108,6 +108,43 @@ func TestNodesAreReplacedWithTheirIncarnations(t *testing.T) {
 	})
 }
 
+// TestFencedNodesAreGivenUp: what waits for a node that does not answer ends when the controller has fenced it.
+func TestFencedNodesAreGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := func(offset int64, fenced bool) *fakeImage {
+			b := broker(5, 9)
+			b.Fenced = fenced
+			return &fakeImage{offset: offset, brokers: map[int32]*metadata.Broker{1: b}}
+		}
+		f := newFixture(state(10, true))
+		next := func(offset int64, fenced bool) {
+			f.image = state(offset, fenced)
+			f.pool.Update(f.image)
+			synctest.Wait()
+		}
+		first := f.node(t, 1) // It has registered and is about to be unfenced.
+		next(11, true)
+		next(12, false)
+		if f.node(t, 1) != first || f.remotes[0].closed != 0 {
+			t.Fatal("a node that starts is given up")
+		}
+		next(13, true)
+		if f.remotes[0].closed != 1 {
+			t.Fatal("a node that was fenced is waited for")
+		}
+		second := f.node(t, 1)
+		next(14, true)
+		next(15, false)
+		if f.node(t, 1) != second || f.remotes[1].closed != 0 {
+			t.Fatal("a fenced node is given up again and again")
+		}
+		next(16, true)
+		if f.remotes[1].closed != 1 {
+			t.Fatal("a node is not given up when it is fenced for the second time")
+		}
+	})
+}
+
 func TestLocalNodesAreGivenThemselves(t *testing.T) {
 	f := newFixture(&fakeImage{brokers: map[int32]*metadata.Broker{1: broker(5, 9)}})
 	here := &fakeRemote{}
