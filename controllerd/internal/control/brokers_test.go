@@ -528,6 +528,39 @@ func TestReassignmentDropsELR(t *testing.T) {
 	w.wantPartition("a", 0, 2, []int32{2}, nil)
 }
 
+// TestReassignmentReplaced: a reassignment takes the place of one under way, and can be completed.
+func TestReassignmentReplaced(t *testing.T) {
+	for name, c := range map[string]struct{ second, replicas, adding, removing []int32 }{
+		"back to where it was":            {[]int32{1, 2}, []int32{1, 2}, nil, nil},
+		"without the one that was coming": {[]int32{2, 1}, []int32{2, 1}, nil, nil},
+		"one of those that were to go":    {[]int32{3, 1}, []int32{3, 1, 2}, []int32{3}, []int32{2}},
+		"yet another":                     {[]int32{3, 4}, []int32{3, 4, 1, 2}, []int32{3, 4}, []int32{1, 2}},
+		"all":                             {[]int32{1, 2, 3}, []int32{1, 2, 3}, []int32{3}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.up(1, 2, 3, 4)
+			w.mustCreate(assigned("a", []int32{1, 2}))
+			for _, target := range [][]int32{{3, 2}, c.second} {
+				req := kmsg.NewPtrAlterPartitionAssignmentsRequest()
+				req.Topics = []kmsg.AlterPartitionAssignmentsRequestTopic{{Topic: "a",
+					Partitions: []kmsg.AlterPartitionAssignmentsRequestTopicPartition{{Replicas: target}}}}
+				w.apply(w.m.AlterPartitionReassignments(req))
+			}
+			p := w.partition("a", 0)
+			if !slices.Equal(p.Replicas, c.replicas) || !slices.Equal(p.AddingReplicas, c.adding) || !slices.Equal(p.RemovingReplicas, c.removing) {
+				t.Fatalf("%+v", p)
+			}
+			if isReassigning(p) {
+				w.alterISR("a", 0, nil, p.Replicas...)
+			}
+			if p = w.partition("a", 0); !slices.Equal(p.Replicas, c.second) || isReassigning(p) {
+				t.Fatalf("%+v", p)
+			}
+		})
+	}
+}
+
 func TestReassignment(t *testing.T) {
 	w := newWorld(t, nil)
 	w.up(1, 2, 3, 4)

@@ -93,7 +93,8 @@ func cancelReassignment(c *change, topic string, unclean bool) error {
 	return nil
 }
 
-// beginReassignment adds the new replicas to a partition; those that go stay until the new ones are in sync.
+// beginReassignment adds the new replicas to a partition; those that go stay until the new ones are in sync. It takes the place
+// of a reassignment under way: who was being added by that one and is wanted still has to come, and who was to go may stay.
 func (m *Manager) beginReassignment(c *change, target []int32, allowFactor bool) error {
 	if err := m.checkAssignment(target, -1); err != nil {
 		return err
@@ -102,14 +103,8 @@ func (m *Manager) beginReassignment(c *change, target []int32, allowFactor bool)
 		return errcode.InvalidReplicationFactor.Errorf("The replication factor is changed from %d to %d", now, len(target))
 	}
 	removing := slices.Sorted(slices.Values(without(c.was.Replicas, target)))
-	adding := slices.Sorted(slices.Values(without(target, c.was.Replicas)))
-	c.replicas = slices.Concat(target, removing)
-	if len(removing) > 0 {
-		c.removing = removing
-	}
-	if len(adding) > 0 {
-		c.adding = adding
-	}
+	adding := slices.Sorted(slices.Values(without(target, without(c.was.Replicas, c.was.AddingReplicas))))
+	c.replicas, c.removing, c.adding = slices.Concat(target, removing), removing, adding
 	return nil
 }
 
