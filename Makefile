@@ -10,7 +10,7 @@ TOOLS   := $(CURDIR)/.bin
 BINARY  := bin/chancery
 GOFILES  = $(shell git ls-files '*.go' | grep -v '\.pb\.go$$')
 
-.PHONY: build run test check fmt lint layers generated race proto bench test-jvm fuzz s3-server clean
+.PHONY: build run test check fmt lint layers generated race proto sim faults bench test-jvm fuzz s3-server clean
 
 build: ## the binary
 	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BINARY) ./services/cmd/chancery
@@ -45,6 +45,14 @@ race: s3-server ## all tests under the race detector, in random order
 proto: $(TOOLS)/buf-$(BUF_VERSION) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## check the contracts and generate code from them
 	$< lint
 	$< generate
+
+SEEDS ?= 1000
+sim: ## simulated clusters with faults, from many seeds
+	CHANCERY_SIM_SEEDS=$(SEEDS) go test -count=1 -v -timeout 60m -run '^TestSeeds$$' ./services/testkit/sim
+
+ROUNDS ?= 100
+faults: ## rounds of faults on real processes under load; the table is in services/e2e/FAULTS.md
+	CHANCERY_E2E_ROUNDS=$(ROUNDS) go test -count=1 -v -timeout 180m -run '^TestFaults$$' ./services/e2e
 
 bench: build ## throughput, latency, CPU and memory, in one process and split
 	go run ./services/e2e/bench --binary $(BINARY)

@@ -50,6 +50,8 @@ type Options struct {
 	// Checkpoints are those of the last run, Clean says that it ended in order.
 	Checkpoints map[Key]Checkpoint
 	Clean       bool
+	// Checkpoint takes new ones when they must be written at once.
+	Checkpoint func(map[Key]Checkpoint)
 	// SegmentBytes is the size of segments, smaller than a topic's config may ask for.
 	SegmentBytes int
 	Now          func() time.Time
@@ -233,6 +235,7 @@ func (n *Node) open(k Key, topic *metadata.Topic, reg *metadata.Partition) *host
 		// The records of a simulation have timestamps by which nothing must expire.
 		ProducerIDExpiration: math.MaxInt64,
 		Rolled:               func() { n.rolled = append(n.rolled, k) },
+		RecoveryPointFell:    n.recoveryPointFell,
 	})
 	if err != nil {
 		n.o.Logger.Warn("a log cannot be opened", "dir", d.Path, "error", err)
@@ -283,6 +286,21 @@ func (n *Node) place(name logdir.Replica, assigned uuid.UUID) (dir int, isNew bo
 		return -1, false
 	}
 	return fewest, true
+}
+
+// recoveryPointFell writes the recovery points down, and leaves the rest of the checkpoints as it is.
+func (n *Node) recoveryPointFell() {
+	if n.o.Checkpoint == nil {
+		return
+	}
+	out := maps.Clone(n.o.Checkpoints)
+	for k, c := range n.look() {
+		old := out[k]
+		old.RecoveryPoint = c.RecoveryPoint
+		out[k] = old
+	}
+	n.o.Checkpoints = out
+	n.o.Checkpoint(out)
 }
 
 // sorted are the replicas in the order of their partitions.

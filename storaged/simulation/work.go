@@ -219,6 +219,12 @@ func (n *Node) Checkpoints() map[Key]Checkpoint {
 		f()
 	}
 	n.removals = nil
+	n.o.Checkpoints = n.look()
+	return n.o.Checkpoints
+}
+
+// look gives the checkpoints as they would be now.
+func (n *Node) look() map[Key]Checkpoint {
 	out := map[Key]Checkpoint{}
 	for k, r := range n.replicas {
 		if r.dir < 0 || n.failed[r.dir] {

@@ -5,6 +5,7 @@ import (
 
 	"chancery/services/kafka/metarecord"
 	"chancery/services/kafka/recordbatch"
+	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/storage"
 	"chancery/storaged/simulation"
@@ -25,6 +26,9 @@ type copied struct {
 	agrees int64
 	// stale says that the log must be read anew.
 	stale bool
+	// doubtful says that the disk has lost something since the replica was last in the ISR: what was cut off may be back, even
+	// below the high watermark that was checkpointed, until it is cut off again.
+	doubtful bool
 }
 
 // truth is what is known of a partition from outside.
@@ -158,7 +162,7 @@ func (c *checker) lookAt(w *World, n *node, k simulation.Key, s *simulation.Stat
 		c.cutTo(w, k, t, l)
 	}
 	l.compare(t)
-	if t.cut || s.LeaderEpoch < t.unclean || t.unclean >= 0 && !s.Leads {
+	if t.cut || s.LeaderEpoch < t.unclean || (t.unclean >= 0 || l.doubtful) && !s.Leads {
 		// Before it has cut its log, a follower shows what an election out of sync has given up.
 		return
 	}
@@ -179,7 +183,7 @@ func (c *checker) lookAt(w *World, n *node, k simulation.Key, s *simulation.Stat
 // update brings the copy of a log to what the log holds.
 func (c *checker) update(w *World, n *node, k simulation.Key, l *copied, s *simulation.State) bool {
 	if l.stale {
-		*l = copied{}
+		*l = copied{doubtful: l.doubtful}
 	}
 	l.start = s.LogStart
 	end := int64(len(l.records))
@@ -221,10 +225,10 @@ func appendRecords(records []record, data []byte) []record {
 	return records
 }
 
-// compare counts how many of the committed records are the same.
+// compare counts how many of the committed records are the same. What was deleted may come back with a crash, and does not count.
 func (l *copied) compare(t *truth) {
 	end := min(int64(len(l.records)), int64(len(t.committed)))
-	for l.agrees < end && (l.agrees < l.start || l.records[l.agrees] == t.committed[l.agrees]) {
+	for l.agrees < end && (l.agrees < max(l.start, t.deleted) || l.records[l.agrees] == t.committed[l.agrees]) {
 		l.agrees++
 	}
 }
@@ -276,7 +280,6 @@ func (c *checker) commitBatch(w *World, k simulation.Key, t *truth, id, offset i
 		return
 	}
 	if t.seen[id] {
-		w.note("committed %v", t.committed)
 		w.fail("partition %d: batch %d is in the log twice, again at offset %d", k.Partition, id, offset)
 		return
 	}
@@ -303,6 +306,7 @@ func (c *checker) holders(w *World, k simulation.Key, t *truth) {
 			continue
 		}
 		if l != nil {
+			l.doubtful = false
 			l.compare(t)
 		}
 		if l == nil || l.agrees < int64(len(t.committed)) {
@@ -367,7 +371,7 @@ func (c *checker) consumed(w *World, consumer *consumer, data []byte, epoch int3
 				return
 			}
 			consumer.position++
-			if t.cut || epoch < t.unclean {
+			if t.cut || epoch < t.unclean || offset < t.deleted {
 				continue
 			}
 			if offset >= int64(len(t.committed)) || t.committed[offset].batch != h.BaseTimestamp() || t.committed[offset].index != i {
@@ -446,15 +450,22 @@ func nextELR(w *World, p *metadata.Partition, eligible []int32) []int32 {
 // electedOutOfSync judges an election of a replica that may lack records.
 func (c *checker) electedOutOfSync(w *World, k simulation.Key, t *truth, p *metadata.Partition, eligible []int32) {
 	for _, id := range eligible {
-		b := w.quorum.image.Broker(id)
-		able := b != nil && !b.Fenced && !b.InControlledShutdown
-		if !w.shape.unclean || able && !slices.ContainsFunc(w.nodeOf(id).disks, func(d *disk) bool { return d.broken }) {
+		if !w.shape.unclean || isAble(w.quorum.image, p, id) {
 			w.fail("partition %d: node %d is elected in epoch %d, though %v have all that was committed", k.Partition, p.Leader, p.LeaderEpoch, eligible)
 			return
 		}
 	}
 	w.note("partition %d: node %d is elected out of sync in epoch %d", k.Partition, p.Leader, p.LeaderEpoch)
 	t.elr, t.unclean, t.cut = nil, p.LeaderEpoch, true
+}
+
+// isAble says whether a replica's node is in service, and its log directory as well.
+func isAble(image *metadata.Image, p *metadata.Partition, id int32) bool {
+	b, i := image.Broker(id), slices.Index(p.Replicas, id)
+	if b == nil || b.Fenced || b.InControlledShutdown || i < 0 {
+		return false
+	}
+	return i >= len(p.Directories) || p.Directories[i] == uuid.UnassignedDir || slices.Contains(b.Directories, p.Directories[i])
 }
 
 // maySafelyLose says whether what a node's disks hold is elsewhere, too, so that the cluster must bear its loss.
@@ -493,7 +504,7 @@ func (c *checker) maySafelyLose(w *World, n *node) bool {
 func (c *checker) lost(n *node) {
 	n.lostData = true
 	for _, l := range c.copies[n.id] {
-		l.stale, l.agrees, l.records = true, 0, nil
+		l.stale, l.doubtful, l.agrees, l.records = true, true, 0, nil
 	}
 }
 

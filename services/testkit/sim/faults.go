@@ -323,13 +323,13 @@ func (w *World) deleteRecords() bool {
 	if to == nil || !to.up || w.now < to.heldUntil {
 		return false
 	}
-	w.note("FAULT: %s deletes records of partition %d", to.name, k.Partition)
 	w.use(to, func() {
 		s, ok := to.core.State(k)
 		if !ok || !s.Leads || s.HighWatermark <= s.LogStart {
 			return
 		}
 		offset := s.LogStart + 1 + int64(w.draw(int(s.HighWatermark-s.LogStart)))
+		w.note("FAULT: %s deletes records of partition %d below %d", to.name, k.Partition, offset)
 		t := w.checker.truth(k)
 		t.deleted = max(t.deleted, offset)
 		if code := to.core.DeleteRecords(k, offset); code != errcode.None && code != errcode.KafkaStorageError {

@@ -124,6 +124,7 @@ func (w *World) boot(n *node) {
 	o := simulation.Options{
 		ID: n.id, ClusterID: clusterID, Static: staticConfig(), Checkpoints: n.checkpoints, Clean: n.cleanEpoch >= 0, SegmentBytes: segmentBytes,
 		Now: func() time.Time { return w.clock(&n.process) }, Logger: w.logger(n),
+		Checkpoint: func(c map[simulation.Key]simulation.Checkpoint) { n.checkpoints = c },
 	}
 	for _, d := range n.disks {
 		o.Directories = append(o.Directories, simulation.Directory{Path: d.path, ID: d.id, FS: d.fs(), Failed: d.broken})

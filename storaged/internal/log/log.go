@@ -69,6 +69,9 @@ type Options struct {
 	Jitter func(n int64) int64
 	// Rolled, if set, is called by the writer after it has begun a new segment: time to flush the one before, elsewhere.
 	Rolled func()
+	// RecoveryPointFell, if set, is called before files that were taken for durable are changed: the checkpoint of the recovery
+	// point must be written by the time it returns. After a crash nothing below the checkpoint is looked at.
+	RecoveryPointFell func()
 }
 
 func (o *Options) fill() {
@@ -115,6 +118,8 @@ type Log struct {
 	after     func(time.Duration, func())
 	jitter    func(int64) int64
 	rolled    func()
+	// recoveryPointFell may be nil.
+	recoveryPointFell func()
 
 	// What follows up to mu belongs to the writer, which changes config under the lock, for the cleaner to read.
 	config    *configdef.Topic
@@ -171,6 +176,7 @@ func Open(o Options) (*Log, error) {
 	l.lastFlush = o.Now()
 	err := l.load(o.CleanShutdown)
 	if err == nil {
+		l.recoveryPointFell = o.RecoveryPointFell
 		return l, nil
 	}
 	for _, s := range l.segments {

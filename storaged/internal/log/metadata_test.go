@@ -33,3 +33,47 @@ func TestTornTopicID(t *testing.T) {
 		}
 	}
 }
+
+// TestRecoveryPointFallsFirst: a crash must find the lower recovery point on disk when it finds files that were cut.
+func TestRecoveryPointFallsFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		cut func(*fixture) error
+		max int64
+	}{
+		"truncate":                 {func(f *fixture) error { return f.TruncateTo(2) }, 2},
+		"truncate to what is left": {func(f *fixture) error { return f.TruncateTo(0) }, 0},
+		"start anew":               {func(f *fixture) error { return f.TruncateFullyAndStartAt(7) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var f *fixture
+			calls := 0
+			f = newFixture(t, t.TempDir(), func(o *Options) {
+				o.Config.SegmentBytes = 200
+				o.RecoveryPointFell = func() {
+					calls++
+					if f.RecoveryPoint() > c.max {
+						t.Errorf("the recovery point is %d", f.RecoveryPoint())
+					}
+					if end := f.LogEndOffset(); end != 5 {
+						t.Errorf("the log ends at %d already", end)
+					}
+				}
+			})
+			for range 5 {
+				f.append(1, spec{bytes: 50})
+			}
+			if err := f.Flush(); err != nil || f.RecoveryPoint() != 5 || calls > 0 {
+				t.Fatal(err, f.RecoveryPoint(), calls)
+			}
+			if err := c.cut(f); err != nil || calls != 1 {
+				t.Fatal(err, calls)
+			}
+			// What was never durable may go without that.
+			end := f.LogEndOffset()
+			f.append(1, spec{bytes: 50}, spec{bytes: 50})
+			if err := f.TruncateTo(end); err != nil || calls != 1 || f.LogEndOffset() != end {
+				t.Fatal(err, calls)
+			}
+		})
+	}
+}

@@ -43,6 +43,17 @@ func (l *Log) TruncateTo(offset int64) error {
 	return l.fail("truncate", l.truncate(offset))
 }
 
+// lowerRecoveryPoint makes sure that what changes from an offset on is looked at after a crash.
+func (l *Log) lowerRecoveryPoint(offset int64) {
+	l.mu.Lock()
+	fell := l.recoveryPoint > offset
+	l.recoveryPoint = min(l.recoveryPoint, offset)
+	l.mu.Unlock()
+	if fell && l.recoveryPointFell != nil {
+		l.recoveryPointFell()
+	}
+}
+
 func (l *Log) truncate(offset int64) error {
 	i := l.segmentAt(offset)
 	s := l.segments[i]
@@ -64,11 +75,15 @@ func (l *Log) truncate(offset int64) error {
 	if b.size != 0 {
 		position, end = b.position, min(offset, b.base)
 	}
+	l.lowerRecoveryPoint(end)
 	removed := l.segments[i+1:]
 	if err := l.cutSegment(s, position, end, removed); err != nil {
 		return err
 	}
 	if err := l.removeFiles(removed, false); err != nil {
+		return err
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
 		return err
 	}
 	if err := l.writeEpochs(); err != nil {
@@ -106,7 +121,6 @@ func (l *Log) cutSegment(s *segment, position, end int64, removed []*segment) er
 	l.segments = l.segments[: l.segmentAt(s.base)+1 : l.segmentAt(s.base)+1]
 	s.size, l.logEnd = position, end
 	l.logStart = min(l.logStart, end)
-	l.recoveryPoint = min(l.recoveryPoint, end)
 	l.cleanedTo = min(l.cleanedTo, end)
 	l.highWatermark = min(l.highWatermark, end)
 	l.recent.cut(position)
@@ -120,7 +134,9 @@ func (l *Log) cutSegment(s *segment, position, end int64, removed []*segment) er
 	if err != nil {
 		return err
 	}
-	if err := f.Truncate(position); err != nil {
+	// What was cut off must not come back behind a power loss, between what stays and what is appended from now on: no check
+	// could tell it from the rest of the log.
+	if err := errors.Join(f.Truncate(position), f.Sync()); err != nil {
 		return err
 	}
 	if err := cutAbortedTxns(l.fs, s.path(txnIndexSuffix), kept); err != nil {
@@ -201,6 +217,7 @@ func (l *Log) TruncateFullyAndStartAt(offset int64) error {
 
 func (l *Log) startAt(offset int64) error {
 	old := l.segments
+	l.lowerRecoveryPoint(min(offset, old[0].base))
 	// The old files make room first: one of them may have the new segment's name.
 	if err := l.removeFiles(old, true); err != nil {
 		return err

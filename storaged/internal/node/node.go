@@ -95,6 +95,10 @@ type Node struct {
 	cleaning atomic.Bool
 	// checkpoints writes the cleaner's offsets, from several of its threads.
 	checkpoints *checkpointWriter
+	// recoveryPoints writes those of all logs, also when one of them has fallen.
+	recoveryPoints *checkpointWriter
+	// opened says that all replicas which the first image had have been opened.
+	opened atomic.Bool
 
 	stopping chan struct{}
 	tasks    sync.WaitGroup
@@ -181,6 +185,7 @@ func New(o Options) *Node {
 	})
 	n.flushes = newFlusher()
 	n.checkpoints = &checkpointWriter{node: n}
+	n.recoveryPoints = &checkpointWriter{node: n}
 	n.cleaner = newCleaner(n)
 	n.isr = newISRSender(n)
 	n.places = newPlaceSender(n)

@@ -163,6 +163,7 @@ func (c *change) topics() {
 	}
 	c.remove(gone)
 	c.open(opens)
+	n.opened.Store(true)
 	c.assign(roles)
 }
 
@@ -308,6 +309,7 @@ func (n *Node) logOptions(k replica.Key, topic string, dir *logdir.Dir, config *
 		Dir: dir.Path(), Topic: topic, Partition: k.Partition, TopicID: k.TopicID, Config: config,
 		ProducerIDExpiration: n.config.Load().Duration("producer.id.expiration.ms"),
 		Codecs:               n.env.Codecs, Pools: n.pools, Logger: n.o.Logger,
+		RecoveryPointFell: n.recoveryPoints.recoveryPoints,
 	}
 }
 

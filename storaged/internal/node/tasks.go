@@ -17,8 +17,7 @@ func (n *Node) startTasks(ctx context.Context) {
 	n.every(ctx, max(time.Millisecond, config.Duration("replica.lag.time.max.ms")/2), n.checkISR)
 	highWatermarks := &checkpointWriter{node: n}
 	n.every(ctx, config.Duration("replica.high.watermark.checkpoint.interval.ms"), highWatermarks.highWatermarks)
-	recoveryPoints := &checkpointWriter{node: n}
-	n.every(ctx, config.Duration("log.flush.offset.checkpoint.interval.ms"), recoveryPoints.recoveryPoints)
+	n.every(ctx, config.Duration("log.flush.offset.checkpoint.interval.ms"), n.recoveryPoints.recoveryPoints)
 	logStarts := &checkpointWriter{node: n}
 	n.every(ctx, config.Duration("log.flush.start.offset.checkpoint.interval.ms"), logStarts.logStarts)
 	n.every(ctx, config.Duration("log.flush.offset.checkpoint.interval.ms"), n.checkpoints.cleanerOffsets)
@@ -128,6 +127,9 @@ func (w *checkpointWriter) logStarts() {
 }
 
 func (w *checkpointWriter) write(file string, offset func(*replica.Replica) (int64, bool)) {
+	if !w.node.opened.Load() {
+		return // What is on disk is about replicas that are still to be opened.
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	found := map[*logdir.Dir]logdir.Offsets{}
