@@ -81,6 +81,8 @@ type lookUpNode struct {
 	code  errcode.Code
 	err   error
 	last  any
+	// answer is what Handle answers; nil describes log directories.
+	answer func(*storagev1.HandleRequest) (kmsg.Response, error)
 }
 
 func (n *lookUpNode) called(req any) (errcode.Code, error) {
@@ -122,6 +124,13 @@ func (n *lookUpNode) DeleteRecords(_ context.Context, req *storagev1.DeleteRecor
 func (n *lookUpNode) Handle(_ context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error) {
 	if _, err := n.called(req); err != nil {
 		return nil, err
+	}
+	if n.answer != nil {
+		resp, err := n.answer(req)
+		if err != nil {
+			return nil, err
+		}
+		return &storagev1.HandleResponse{Reply: &commonv1.EnvelopeReply{Body: resp.AppendTo(nil)}}, nil
 	}
 	resp := kmsg.NewPtrDescribeLogDirsResponse()
 	resp.SetVersion(int16(req.GetEnvelope().GetApiVersion()))
