@@ -13,6 +13,7 @@ import (
 	"chancery/services/metadata"
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/coldread"
+	"chancery/services/objectstore/quota"
 	"chancery/services/objectstore/registry"
 	"chancery/services/objectstore/segmentstore"
 	"chancery/services/storage"
@@ -30,9 +31,10 @@ type Config struct {
 	// Properties are the settings as given at start, by Kafka's names; what is missing has its default. These are read:
 	// remote.log.storage.system.enable, without which the instance does nothing, remote.log.storage.manager.class.name and
 	// .impl.prefix with the store's own settings, remote.log.manager.task.interval.ms, .task.retry.backoff.ms,
-	// .task.retry.backoff.max.ms, .task.retry.jitter, .copier.thread.pool.size, .copy.max.bytes.per.second,
-	// remote.log.reader.threads, remote.log.reader.max.pending.tasks, remote.log.metadata.custom.metadata.max.bytes, the
-	// settings of __remote_log_metadata (rlmm.config.), and what topics have by default.
+	// .task.retry.backoff.max.ms, .task.retry.jitter, .copier.thread.pool.size, .copy and .fetch.max.bytes.per.second with
+	// their windows, remote.log.reader.threads, remote.log.reader.max.pending.tasks,
+	// remote.log.index.file.cache.total.size.bytes, remote.log.metadata.custom.metadata.max.bytes, the settings of
+	// __remote_log_metadata (rlmm.config.), and what topics have by default.
 	Properties map[string]string
 	// CopyDeadline is after how long a copy that another instance has begun counts as given up; 0 means ten minutes.
 	CopyDeadline time.Duration
@@ -60,16 +62,17 @@ type Deps struct {
 
 // settings are the parsed Properties.
 type settings struct {
-	node         *configdef.Node
-	enabled      bool
-	interval     time.Duration
-	retry        objectstore.Backoff
-	passes       int
-	readers      int
-	pending      int
-	copyRate     int64
-	maxCustom    int
-	copyDeadline time.Duration
+	node     *configdef.Node
+	enabled  bool
+	interval time.Duration
+	retry    objectstore.Backoff
+	passes   int
+	readers  int
+	pending  int
+	// copying and fetching bound the bytes that are copied and read in a second.
+	copying, fetching *quota.Limiter
+	maxCustom         int
+	copyDeadline      time.Duration
 }
 
 // defaultCopyDeadline is much longer than a copy takes.
@@ -88,7 +91,8 @@ func newSettings(c Config) settings {
 		passes:       node.Int("remote.log.manager.copier.thread.pool.size"),
 		readers:      node.Int("remote.log.reader.threads"),
 		pending:      node.Int("remote.log.reader.max.pending.tasks"),
-		copyRate:     node.Long("remote.log.manager.copy.max.bytes.per.second"),
+		copying:      newLimiter(node, "copy"),
+		fetching:     newLimiter(node, "fetch"),
 		maxCustom:    node.Int("remote.log.metadata.custom.metadata.max.bytes"),
 		copyDeadline: c.CopyDeadline,
 	}
@@ -96,6 +100,22 @@ func newSettings(c Config) settings {
 		s.copyDeadline = defaultCopyDeadline
 	}
 	return s
+}
+
+// newLimiter makes the limiter of one of Kafka's two quotas of the remote tier.
+func newLimiter(node *configdef.Node, of string) *quota.Limiter {
+	prefix := "remote.log.manager." + of
+	return quota.NewLimiter(node.Long(prefix+maxBytesPerSecond), node.Int(prefix+".quota.window.num"),
+		time.Duration(node.Int(prefix+".quota.window.size.seconds"))*time.Second)
+}
+
+const maxBytesPerSecond = ".max.bytes.per.second"
+
+// setLimits takes over quotas that were changed in the cluster, also for copies and reads that wait.
+func (s *settings) setLimits(image *metadata.Image) {
+	node := s.node.WithDynamic(image.Config(metadata.ResourceBroker, ""), nil)
+	s.copying.SetLimit(node.Long("remote.log.manager.copy" + maxBytesPerSecond))
+	s.fetching.SetLimit(node.Long("remote.log.manager.fetch" + maxBytesPerSecond))
 }
 
 // store are the settings of the store and of its reader.
@@ -114,7 +134,8 @@ func open(ctx context.Context, c Config, s settings, deps Deps) (objectstore.Rem
 	if err != nil {
 		return nil, nil, err
 	}
-	reader, err := coldread.New(manager, store.ColdRead, coldread.Deps{Meter: deps.Meter, Logger: deps.Logger})
+	store.ColdRead.IndexBytes = min(store.ColdRead.IndexBytes, s.node.Long("remote.log.index.file.cache.total.size.bytes"))
+	reader, err := coldread.New(manager, store.ColdRead, coldread.Deps{Meter: deps.Meter, Logger: deps.Logger, FetchLimiter: s.fetching})
 	if err != nil {
 		return nil, nil, fmt.Errorf("cold reads: %w", closeBoth(manager, err))
 	}

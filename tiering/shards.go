@@ -49,6 +49,11 @@ func (i images) Image() metadata.Reader { return i.Metadata.Image() }
 // publish follows which shards are ours, and wakes the loop for partitions whose leader or configs have changed.
 func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *metadata.Image) {
 	s.image.Store(image)
+	for resource := range delta.Configs() {
+		if resource.Type == metadata.ResourceBroker && resource.Name == "" {
+			s.settings.setLimits(image)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {

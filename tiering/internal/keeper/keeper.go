@@ -18,6 +18,7 @@ import (
 	"chancery/services/kafka/remotelog"
 	"chancery/services/kafka/uuid"
 	"chancery/services/objectstore"
+	"chancery/services/objectstore/quota"
 	"chancery/services/storage"
 	"chancery/tiering/internal/remotestate"
 )
@@ -36,7 +37,7 @@ type Env struct {
 	// BrokerID is written into records.
 	BrokerID int32
 	// Copying bounds the bytes copied in a second.
-	Copying *Limiter
+	Copying *quota.Limiter
 	// CopyDeadline is after how long a copy that was begun elsewhere counts as given up.
 	CopyDeadline time.Duration
 	// MaxCustom is the largest custom metadata of a segment, remote.log.metadata.custom.metadata.max.bytes.

@@ -21,6 +21,7 @@ import (
 	"chancery/services/kafka/remotelog"
 	"chancery/services/kafka/uuid"
 	"chancery/services/objectstore"
+	"chancery/services/objectstore/quota"
 	"chancery/services/objectstore/registry"
 	"chancery/services/objectstore/segmentstore"
 	"chancery/services/statemachine"
@@ -73,7 +74,7 @@ func newWorld(t *testing.T) *world {
 	w.leader = &fakeLeader{world: w, epoch: 4, epochs: []*storagev1.EpochStart{{Epoch: 2}, {Epoch: 4, StartOffset: 25}}}
 	w.config = configdef.Topic{RemoteStorageEnable: true, RetentionMs: -1, RetentionBytes: -1}
 	w.env = &Env{
-		Store: store, BrokerID: 1, Copying: NewLimiter(1 << 40), Forget: func(...*objectstore.SegmentMetadata) {}, MaxCustom: 128,
+		Store: store, BrokerID: 1, Copying: quota.NewLimiter(quota.Unlimited, 11, time.Second), Forget: func(...*objectstore.SegmentMetadata) {}, MaxCustom: 128,
 		Metrics: &Metrics{}, Now: func() time.Time { return w.now }, NewID: uuid.Random, Logger: slog.New(slog.DiscardHandler),
 	}
 	return w

@@ -1,11 +1,8 @@
 package keeper
 
 import (
-	"context"
 	"log/slog"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"chancery/services/kafka/remotelog"
 	"chancery/tiering/internal/remotestate"
@@ -53,38 +50,4 @@ type Metrics struct {
 // note logs a failed copy.
 func (m *Metrics) note(logger *slog.Logger, text, partition string, s *remotelog.Segment, err error) {
 	logger.Warn(text, "partition", partition, "segment", s.ID, "base_offset", s.StartOffset, "error", err)
-}
-
-// Limiter lets so many bytes a second pass, as Kafka's quota of copies does: a segment passes when what passed before it is
-// paid for, so that one larger than a second's worth passes too.
-type Limiter struct {
-	mu    sync.Mutex
-	rate  float64
-	ready time.Time
-}
-
-// NewLimiter makes a limiter of so many bytes a second.
-func NewLimiter(bytesPerSecond int64) *Limiter { return &Limiter{rate: float64(bytesPerSecond)} }
-
-// Wait waits until so many bytes may pass.
-func (l *Limiter) Wait(ctx context.Context, bytes int64) error {
-	l.mu.Lock()
-	now := time.Now()
-	at := now
-	if l.ready.After(at) {
-		at = l.ready
-	}
-	l.ready = at.Add(time.Duration(float64(bytes) / l.rate * float64(time.Second)))
-	l.mu.Unlock()
-	if at == now {
-		return ctx.Err()
-	}
-	t := time.NewTimer(at.Sub(now))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
