@@ -220,14 +220,17 @@ func (s *Set) Close() {
 	s.mu.Unlock()
 	s.done.Wait()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range s.moves {
-		if err := m.future.Close(); err != nil {
-			s.config.DirFailed(m.to, err)
-		}
+	left := s.moves
+	s.moves = map[replica.Key]*move{}
+	for _, m := range left {
 		if m.gone != nil {
 			close(m.gone)
-			m.gone = nil
+		}
+	}
+	s.mu.Unlock()
+	for _, m := range left {
+		if err := m.future.Close(); err != nil {
+			s.config.DirFailed(m.to, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package node_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -370,5 +371,81 @@ func TestReplicationIsThrottled(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// While a replica goes from disk to disk, leaders change, logs are cut and written to again, and the node restarts. What was
+// acknowledged is there at the end, in order.
+func TestMovesAmongElections(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { moveAmongElections(t, rand.New(rand.NewPCG(seed, 0))) })
+		})
+	}
+}
+
+func moveAmongElections(t *testing.T, random *rand.Rand) {
+	c := newCluster(t, 0, nil)
+	dirs := map[int32][]string{}
+	for id := int32(1); id <= 3; id++ {
+		dirs[id] = []string{t.TempDir(), t.TempDir()}
+		c.dirs[id], c.more[id] = dirs[id][0], dirs[id][1:]
+		c.start(id)
+		t.Cleanup(func() { c.stop(id) })
+	}
+	topic := c.topic("a", 1, 1, 2, 3)
+	var acknowledged []string
+	for step := range 60 {
+		p := c.partition(topic)
+		switch random.IntN(8) {
+		case 0:
+			c.elect(topic, p.ISR[random.IntN(len(p.ISR))], p.ISR...)
+		case 1, 2:
+			id := int32(1 + random.IntN(3))
+			if code := move(t, c.node(id), "a", dirs[id][random.IntN(2)]); code != errcode.None {
+				t.Fatal(code)
+			}
+		case 3:
+			pass(time.Duration(random.IntN(300)) * time.Millisecond)
+		case 4:
+			if random.IntN(4) == 0 {
+				c.stop(2)
+				c.start(2)
+			}
+		default:
+			// Some appends reach the leader only, and may be cut off again.
+			acks := []int16{storage.AcksAll, storage.AcksLeader}[random.IntN(2)]
+			v := fmt.Sprint(step)
+			r := produce(c.node(p.Leader), appendRequest(topic, acks, batch(v)))
+			if r.Error == errcode.None && acks == storage.AcksAll {
+				acknowledged = append(acknowledged, v)
+			}
+		}
+	}
+	eventually(t, "all replicas are in sync", func() bool { return sameSet(c.partition(topic).ISR, 1, 2, 3) })
+	pass(5 * time.Second)
+	var first []string
+	for id := int32(1); id <= 3; id++ {
+		c.elect(topic, id, 1, 2, 3)
+		pass(2 * time.Second)
+		got := values(t, fetch(t, c.node(id), fetchRequest(topic, 0)))
+		if id == 1 {
+			first = got
+		}
+		if !slices.Equal(got, first) {
+			t.Fatalf("node %d has %v, node 1 has %v", id, got, first)
+		}
+		in := described(t, c.node(id), "a")
+		if len(in) != 1 {
+			t.Errorf("node %d: %v", id, in)
+		}
+	}
+	at := 0
+	for _, v := range acknowledged {
+		i := slices.Index(first[at:], v)
+		if i < 0 {
+			t.Fatalf("%s was acknowledged and is not in %v, behind what was acknowledged before it", v, first)
+		}
+		at += i + 1
 	}
 }
