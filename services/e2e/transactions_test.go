@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 	"golang.org/x/sync/errgroup"
 
@@ -69,6 +70,79 @@ func TestZombieIsFenced(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestTransactionVersionIsAFeature: clients go by the finalized level of transaction.version, which can be changed either way.
+func TestTransactionVersionIsAFeature(t *testing.T) {
+	a := testkit.StartAll(t, testkit.AllOptions{})
+	bootstrap := []string{a.Bootstrap}
+	ctx, cancel := context.WithTimeout(t.Context(), recoveryTime)
+	defer cancel()
+	adm := admin(t, bootstrap)
+	createTopics(ctx, t, adm, 2, 1, nil, "leveled")
+	epochs := func() int16 {
+		described, err := adm.DescribeTransactions(ctx, "leveled")
+		if err == nil {
+			err = described["leveled"].Err
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return described["leveled"].ProducerEpoch
+	}
+	for i, level := range []int16{2, 1, 2} {
+		if i > 0 {
+			setTransactionVersion(ctx, t, bootstrap, level)
+		}
+		cl := newClient(t, bootstrap, kgo.TransactionalID("leveled"), kgo.DefaultProduceTopic("leveled"))
+		var first int16
+		for round := range int16(3) {
+			if err := cl.BeginTransaction(); err != nil {
+				t.Fatal(err)
+			}
+			if err := cl.ProduceSync(ctx, kgo.StringRecord(fmt.Sprintf("%d-%d", level, round))).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			if err := cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
+				t.Fatal(err)
+			}
+			awaitStable(ctx, t, adm, "leveled")
+			if round == 0 {
+				first = epochs()
+			}
+		}
+		want := first
+		if level == 2 {
+			want += 2
+		}
+		if got := epochs(); got != want {
+			t.Errorf("at level %d the epoch went from %d to %d", level, first, got)
+		}
+		cl.Close()
+	}
+	if got := committedValues(ctx, t, bootstrap, "leveled"); len(got) != 9 {
+		t.Fatalf("committed are %v", got)
+	}
+}
+
+// setTransactionVersion raises transaction.version to 2 or lowers it to 1.
+func setTransactionVersion(ctx context.Context, t *testing.T, bootstrap []string, level int16) {
+	t.Helper()
+	req := kmsg.NewPtrUpdateFeaturesRequest()
+	req.TimeoutMillis = 10_000
+	update := kmsg.NewUpdateFeaturesRequestFeatureUpdate()
+	update.Feature, update.MaxVersionLevel, update.UpgradeType = "transaction.version", level, 1
+	if level < 2 {
+		update.UpgradeType = 2 // a safe downgrade
+	}
+	req.FeatureUpdates = append(req.FeatureUpdates, update)
+	resp, err := req.RequestWith(ctx, newClient(t, bootstrap))
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("transaction.version to %d: %v", level, err)
+	}
 }
 
 // committedValues reads what read_committed sees of a topic.
