@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
 	"chancery/services/transport"
@@ -169,5 +171,8 @@ type Deps struct {
 	Registrar grpc.ServiceRegistrar
 	// Dialer reaches the other controllers.
 	Dialer Dialer
-	Logger *slog.Logger
+	// Meter and Registry take the controller's metrics; both or none.
+	Meter    metric.Meter
+	Registry prometheus.Registerer
+	Logger   *slog.Logger
 }

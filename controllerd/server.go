@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	controllerv1 "chancery/proto/controller/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/configdef"
@@ -59,6 +61,7 @@ type Server struct {
 	listener *listener.Listener
 	client   *controllerclient.Client
 
+	metrics  metric.Registration
 	stopping chan struct{}
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
@@ -86,6 +89,12 @@ func New(c Config, d Deps) (*Server, error) {
 		Logger: d.Logger,
 	})
 	controllerv1.RegisterControllerServer(d.Registrar, s.service)
+	if d.Meter != nil {
+		var err error
+		if s.metrics, err = registerMetrics(d.Meter, d.Registry, s); err != nil {
+			return nil, fmt.Errorf("metrics of the controller: %w", err)
+		}
+	}
 	if c.Listener == nil {
 		return s, nil
 	}
@@ -397,6 +406,9 @@ func (s *Server) awaitReady(ctx context.Context) error {
 
 // Stop hands leadership over and ends the controller.
 func (s *Server) Stop(ctx context.Context) error {
+	if s.metrics != nil {
+		_ = s.metrics.Unregister() // It only fails where there is nothing to forget.
+	}
 	close(s.stopping)
 	s.cancel()
 	var err error

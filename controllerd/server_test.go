@@ -18,6 +18,7 @@ import (
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
+	"chancery/services/telemetry"
 	"chancery/services/transport"
 )
 
@@ -35,6 +36,8 @@ type cluster struct {
 	configs     []controllerd.Config
 	controllers []*controllerd.Server
 	client      *controllerclient.Client
+	// metrics are for the controllers; nil for none.
+	metrics *telemetry.Metrics
 }
 
 func addressOf(id int32) string { return transport.LocalAddress(fmt.Sprintf("controller-%d", id)) }
@@ -97,9 +100,11 @@ func (c *cluster) start(i int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), patience)
 	defer cancel()
-	s, err := controllerd.New(c.configs[i], controllerd.Deps{
-		Registrar: c.local.Channel(fmt.Sprintf("controller-%d", i+1)), Dialer: c.dialer, Logger: testLogger(c.t),
-	})
+	deps := controllerd.Deps{Registrar: c.local.Channel(fmt.Sprintf("controller-%d", i+1)), Dialer: c.dialer, Logger: testLogger(c.t)}
+	if c.metrics != nil {
+		deps.Meter, deps.Registry = c.metrics.Meter("controllerd"), c.metrics.Registerer()
+	}
+	s, err := controllerd.New(c.configs[i], deps)
 	if err == nil {
 		err = s.Start(ctx)
 	}

@@ -144,7 +144,10 @@ func buildController(p *parts) (lifecycle.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return controllerd.New(c, controllerd.Deps{Registrar: p.registrar(localController), Dialer: p.dialer, Logger: p.logger})
+	return controllerd.New(c, controllerd.Deps{
+		Registrar: p.registrar(localController), Dialer: p.dialer,
+		Meter: p.metrics.Meter("controllerd"), Registry: p.metrics.Registerer(), Logger: p.logger,
+	})
 }
 
 // storageSettings are the settings that a storage node shows as its own. Where the metadata log of a controller in the same process

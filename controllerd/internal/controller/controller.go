@@ -58,6 +58,7 @@ type Options struct {
 // Controller is one controller; Run makes it work.
 type Controller struct {
 	Options
+	Metrics  *Metrics
 	manager  *control.Manager
 	requests chan *operation
 	// term is the present term while this controller is the active one and ready, else nil.
@@ -73,6 +74,7 @@ func New(o Options) *Controller {
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	return &Controller{
 		Options:  o,
+		Metrics:  NewMetrics(),
 		manager:  control.New(o.Control, random, uuid.Random, o.Logger),
 		requests: make(chan *operation, queueDepth),
 	}
@@ -111,7 +113,9 @@ type operation struct {
 	decide func(*control.Manager) (control.Decision, error)
 	// deadline bounds the wait for leaders of new partitions.
 	deadline time.Time
-	done     chan outcome
+	// asked is when it began to wait for its turn.
+	asked time.Time
+	done  chan outcome
 }
 
 type outcome struct {
@@ -132,7 +136,7 @@ func (c *Controller) Do(ctx context.Context, patience time.Duration, decide func
 	if !c.IsActive() {
 		return Answer{}, c.notActive()
 	}
-	op := &operation{decide: decide, deadline: time.Now().Add(min(patience, leaderWait)), done: make(chan outcome, 1)}
+	op := &operation{decide: decide, asked: time.Now(), deadline: time.Now().Add(min(patience, leaderWait)), done: make(chan outcome, 1)}
 	if end, ok := ctx.Deadline(); ok && end.Before(op.deadline) {
 		op.deadline = end
 	}

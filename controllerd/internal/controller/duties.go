@@ -53,6 +53,7 @@ func (t *activeTerm) sweep() {
 		if !found {
 			return
 		}
+		t.c.Metrics.TimedOutMembers.Add(1)
 	}
 }
 

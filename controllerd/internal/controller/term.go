@@ -83,6 +83,7 @@ func (c *Controller) runTerm(ctx context.Context) error {
 	}
 	t.startAppend()
 	c.Logger.Info("this controller is active", "epoch", t.term.Epoch(), "offset", c.manager.Image().Offset())
+	c.Metrics.Terms.Add(1)
 	c.term.Store(t)
 	err = t.loop(ctx)
 	c.term.Store(nil)
@@ -169,6 +170,12 @@ func (t *activeTerm) drain() {
 
 // run decides about one thing. A nil operation is one of our own, which nobody waits for.
 func (t *activeTerm) run(op *operation, decide func(*control.Manager) (control.Decision, error)) {
+	begin := time.Now()
+	if op != nil {
+		t.c.Metrics.QueueTime.Observe(begin.Sub(op.asked))
+		t.c.Metrics.Operations.Add(1)
+	}
+	defer func() { t.c.Metrics.ProcessingTime.Observe(time.Since(begin)) }()
 	d, err := t.decide(decide)
 	if err == nil {
 		err = t.accept(&d)
@@ -190,6 +197,7 @@ func (t *activeTerm) run(op *operation, decide func(*control.Manager) (control.D
 func (t *activeTerm) decide(decide func(*control.Manager) (control.Decision, error)) (d control.Decision, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
+			t.c.Metrics.FailedOperations.Add(1)
 			t.c.Logger.Error("a decision broke off", "fault", fault)
 			err = errcode.UnknownServerError.Wrap(fmt.Errorf("decision broke off: %v", fault))
 		}
@@ -217,6 +225,7 @@ func (t *activeTerm) accept(d *control.Decision) error {
 		t.working = metadata.NewLoader(t.c.manager.Image())
 		return errcode.UnknownServerError.Wrap(err)
 	}
+	t.c.Metrics.countElections(t.c.manager.Image(), d.Records)
 	t.c.manager.Apply(t.working.Take(), t.working.NextOffset())
 	transaction := size > maxBatchBytes && d.Atomic
 	for start := 0; start < len(frames); {

@@ -46,6 +46,8 @@ type Feed struct {
 	start      int64
 	startEpoch int32
 	holder     metalog.Holder
+	// timestampMs is the time of the last batch.
+	timestampMs int64
 	// changed is closed and replaced whenever something above changes.
 	changed chan struct{}
 	// grown is how many bytes of log have come since the last snapshot.
@@ -106,6 +108,7 @@ func (f *Feed) Offer(b *metalog.Batch, records []metarecord.Record) error {
 	if delta := f.loader.Take(); delta != nil {
 		f.image = delta.Image()
 	}
+	f.timestampMs = b.TimestampMs
 	f.ring = append(f.ring, frame{b.BaseOffset, b.EndOffset(), b.Epoch, encoded})
 	f.ringSize += len(encoded)
 	f.grown += int64(len(encoded))
@@ -180,6 +183,8 @@ type State struct {
 	// Loaded says that there is a state at all.
 	Loaded bool
 	Holder metalog.Holder
+	// TimestampMs is the time of the last batch, 0 while unknown.
+	TimestampMs int64
 	// Changed is closed when anything has changed.
 	Changed <-chan struct{}
 }
@@ -188,7 +193,7 @@ type State struct {
 func (f *Feed) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return State{f.image, f.nextLocked(), f.epochLocked(), f.inTransaction, f.loaded, f.holder, f.changed}
+	return State{f.image, f.nextLocked(), f.epochLocked(), f.inTransaction, f.loaded, f.holder, f.timestampMs, f.changed}
 }
 
 // Image is the image after the last durable batch.
@@ -337,7 +342,7 @@ func (f *Feed) begin(from int64, lastEpoch int32) (needSnapshot bool) {
 func (f *Feed) after(from int64) ([]frame, State, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := State{f.image, f.nextLocked(), f.epochLocked(), f.inTransaction, f.loaded, f.holder, f.changed}
+	s := State{f.image, f.nextLocked(), f.epochLocked(), f.inTransaction, f.loaded, f.holder, f.timestampMs, f.changed}
 	if from < f.start || from > s.Next {
 		return nil, s, false
 	}
