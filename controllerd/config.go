@@ -62,6 +62,9 @@ type Config struct {
 	// ElectionTimeout is how long a voter waits for a silent leader before it stands for election; 0 means 500 ms, and 50 ms
 	// for a quorum of one. HeartbeatInterval is a tenth of it.
 	ElectionTimeout time.Duration
+	// BallastBytes is the size of a file beside the quorum's own that is given up when the disk is full, so that it can go on;
+	// 0 means none.
+	BallastBytes int64
 	// UnsafeNoFsync leaves the quorum's files to the kernel. For tests: a crash of the machine then loses what was
 	// acknowledged.
 	UnsafeNoFsync bool
@@ -102,6 +105,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		EtcdPrefix:                   "/chancery",
+		BallastBytes:                 128 << 20,
 		SessionTimeout:               9 * time.Second,
 		SnapshotBytes:                20 << 20,
 		SnapshotInterval:             time.Hour,

@@ -292,7 +292,8 @@ func (s *Server) openLog(meta metaProperties, join []metalog.Member) (metalog.Lo
 	}
 	return etcdlog.Start(etcdlog.Config{
 		ID: c.NodeID, Dir: filepath.Join(c.Dir, quorumDir), Token: token, Address: c.Address, DirectoryID: meta.directoryID,
-		Voters: voters, Join: join, JoinAddress: joinAddress, Election: c.ElectionTimeout, UnsafeNoFsync: c.UnsafeNoFsync, WALSegmentBytes: c.WALSegmentBytes, Logger: s.deps.Logger,
+		Voters: voters, Join: join, JoinAddress: joinAddress, BallastBytes: c.BallastBytes,
+		Election: c.ElectionTimeout, UnsafeNoFsync: c.UnsafeNoFsync, WALSegmentBytes: c.WALSegmentBytes, Logger: s.deps.Logger,
 	})
 }
 

@@ -61,6 +61,7 @@ func newCluster(t testing.TB, n int) *cluster {
 		config.Address = addressOf(config.NodeID)
 		config.Voters = voters
 		config.UnsafeNoFsync = true
+		config.BallastBytes = 0
 		config.WALSegmentBytes = 4 << 20
 		config.SessionTimeout = time.Minute
 		if n > 1 {

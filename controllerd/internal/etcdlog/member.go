@@ -78,6 +78,8 @@ type Config struct {
 	// UnsafeNoFsync and WALSegmentBytes are for tests.
 	UnsafeNoFsync   bool
 	WALSegmentBytes int64
+	// BallastBytes is the size of a file that is given up when the disk is full; 0 means none.
+	BallastBytes int64
 	// QuotaBytes is where the store is full; 0 means 8 GiB.
 	QuotaBytes int64
 	Logger     *slog.Logger
@@ -119,6 +121,9 @@ func Start(c Config) (*Member, error) {
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the metadata quorum: %w", err)
+	}
+	if err := keepBallast(c.Dir, c.BallastBytes, c.Logger); err != nil {
+		c.Logger.Warn("ballast of the metadata quorum", "error", err) // It is for worse days; this one can go on.
 	}
 	m.quota = config.QuotaBackendBytes
 	if m.etcd, err = embed.StartEtcd(config); err != nil {
