@@ -2244,6 +2244,8 @@ type DescribeTierPartition struct {
 	FromOffset int64 `protobuf:"varint,4,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
 	// Asks for the producers at the begin of the local log as well.
 	WithProducers bool `protobuf:"varint,5,opt,name=with_producers,json=withProducers,proto3" json:"with_producers,omitempty"`
+	// Asks for the last segment that the remote tier does not have as a whole as the begin of the local log (KIP-1023).
+	BehindRemote  bool `protobuf:"varint,6,opt,name=behind_remote,json=behindRemote,proto3" json:"behind_remote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2309,6 +2311,13 @@ func (x *DescribeTierPartition) GetFromOffset() int64 {
 func (x *DescribeTierPartition) GetWithProducers() bool {
 	if x != nil {
 		return x.WithProducers
+	}
+	return false
+}
+
+func (x *DescribeTierPartition) GetBehindRemote() bool {
+	if x != nil {
+		return x.BehindRemote
 	}
 	return false
 }
@@ -3377,14 +3386,15 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\x0fmetadata_offset\x18\x01 \x01(\x03R\x0emetadataOffset\x12J\n" +
 	"\n" +
 	"partitions\x18\x02 \x03(\v2*.chancery.storage.v1.DescribeTierPartitionR\n" +
-	"partitions\"\xca\x01\n" +
+	"partitions\"\xef\x01\n" +
 	"\x15DescribeTierPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x120\n" +
 	"\x14current_leader_epoch\x18\x03 \x01(\x11R\x12currentLeaderEpoch\x12\x1f\n" +
 	"\vfrom_offset\x18\x04 \x01(\x03R\n" +
 	"fromOffset\x12%\n" +
-	"\x0ewith_producers\x18\x05 \x01(\bR\rwithProducers\"\\\n" +
+	"\x0ewith_producers\x18\x05 \x01(\bR\rwithProducers\x12#\n" +
+	"\rbehind_remote\x18\x06 \x01(\bR\fbehindRemote\"\\\n" +
 	"\x14DescribeTierResponse\x12D\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2$.chancery.storage.v1.TierDescriptionR\n" +

@@ -28,6 +28,8 @@ type Config struct {
 	Epoch func() int64
 	// Nodes gives the leaders.
 	Nodes func(id int32) (storage.Node, error)
+	// BehindRemote is follower.fetch.last.tiered.offset.enable: new replicas of tiered partitions begin behind what is remote.
+	BehindRemote func() bool
 	// MetadataOffset is that of the node's newest image.
 	MetadataOffset func() int64
 	// Fetchers is how many fetches run at a time from one leader (num.replica.fetchers).

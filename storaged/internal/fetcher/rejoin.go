@@ -62,9 +62,14 @@ func (w *worker) startLocally(ctx context.Context, tiered []*part) {
 	ask := &storagev1.DescribeTierRequest{MetadataOffset: c.MetadataOffset()}
 	for _, p := range tiered {
 		k := p.replica.Key()
-		ask.Partitions = append(ask.Partitions, &storagev1.DescribeTierPartition{
+		q := &storagev1.DescribeTierPartition{
 			TopicId: k.TopicID[:], Partition: k.Partition, CurrentLeaderEpoch: p.leaderEpoch, FromOffset: math.MaxInt64, WithProducers: true,
-		})
+		}
+		if c.BehindRemote() && p.replica.Empty() {
+			// A new replica need not copy what the remote tier has, so it asks for all segments.
+			q.BehindRemote, q.FromOffset = true, 0
+		}
+		ask.Partitions = append(ask.Partitions, q)
 	}
 	resp, err := node.DescribeTier(ctx, ask)
 	if err != nil || len(resp.GetPartitions()) != len(tiered) {

@@ -167,9 +167,10 @@ func New(o Options) *Node {
 		Logger:      o.Logger,
 	}
 	n.fetchers = fetcher.New(fetcher.Config{
-		Self:  o.ID,
-		Epoch: o.Epoch,
-		Nodes: o.Nodes,
+		Self:         o.ID,
+		Epoch:        o.Epoch,
+		Nodes:        o.Nodes,
+		BehindRemote: func() bool { return n.config.Load().Bool("follower.fetch.last.tiered.offset.enable") },
 		// A follower's role comes out of the newest image, so that is what its leader has to know.
 		MetadataOffset:    func() int64 { return n.newest.Load().Offset() },
 		Fetchers:          o.Static.Int("num.replica.fetchers"),

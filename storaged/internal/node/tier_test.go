@@ -147,6 +147,32 @@ func TestTieredPartition(t *testing.T) {
 	})
 }
 
+// TestNewReplicaBehindTheTier lets a replica begin behind what is remote, although the leader still has more (KIP-1023).
+func TestNewReplicaBehindTheTier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, map[string]string{"follower.fetch.last.tiered.offset.enable": "true"})
+		topic := tieredTopic(c, 1)
+		local := "3600000"
+		c.commit(&metarecord.ConfigRecord{ResourceType: 2, ResourceName: "tiered", Name: "local.retention.ms", Value: &local})
+		for i := range 4 {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i))))
+		}
+		pass(2 * time.Hour)
+		updateTier(t, c.node(1), topic, func(q *storagev1.UpdateTierPartition) { q.RemoteEndOffset = 2 })
+		for i := range 4 {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i))))
+		}
+		updateTier(t, c.node(1), topic, func(q *storagev1.UpdateTierPartition) { q.RemoteEndOffset = 6 })
+		change := metarecord.NewPartitionChange(topic, 0)
+		change.Replicas = []int32{1, 2}
+		c.commit(change)
+		eventually(t, "the new replica is in sync", func() bool { return sameSet(c.partition(topic).ISR, 1, 2) })
+		if leader, follower := offsetOf(t, c.node(1), topic, -4), fetchFollower(t, c.node(2), topic, 0); leader >= 6 || !follower.Tiered || follower.LocalLogStart != 6 {
+			t.Fatalf("the leader's local log begins at %d, the follower's at %d", leader, follower.LocalLogStart)
+		}
+	})
+}
+
 // fetchFollower reads from a node that does not lead, as a consumer in its rack.
 func fetchFollower(t *testing.T, n *node.Node, topic uuid.UUID, offset int64) storage.FetchPartitionResult {
 	t.Helper()

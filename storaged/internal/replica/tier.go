@@ -58,12 +58,26 @@ func (r *Replica) DescribeTier(q *storagev1.DescribeTierPartition, out *storagev
 	out.LeaderEpoch, out.LogStartOffset, out.LocalLogStartOffset = v.LeaderEpoch, v.LogStart, v.LocalStart
 	out.HighWatermark, out.LastStableOffset, out.LogEndOffset, out.RemoteEndOffset = v.HighWatermark, v.LastStable, v.LogEnd, v.RemoteEnd
 	out.Epochs = protoEpochs(r.Log().Epochs())
+	if q.GetBehindRemote() {
+		out.LocalLogStartOffset = startBehind(segments, v)
+	}
 	if q.GetWithProducers() {
-		if out.ProducerSnapshot, err = r.Log().ProducersAt(v.LocalStart); err != nil {
+		if out.ProducerSnapshot, err = r.Log().ProducersAt(out.GetLocalLogStartOffset()); err != nil {
 			return r.tierFailed(err)
 		}
 	}
 	return errcode.None
+}
+
+// startBehind is the first offset of the last segment whose begin is remote, or where the local log begins.
+func startBehind(segments []log.TierSegment, v *View) int64 {
+	start := v.LocalStart
+	for _, s := range segments {
+		if s.BaseOffset > start && s.BaseOffset <= v.RemoteEnd {
+			start = s.BaseOffset
+		}
+	}
+	return start
 }
 
 func protoEpochs(list []storage.EpochStart) []*storagev1.EpochStart {
@@ -165,6 +179,12 @@ func (r *Replica) ReadSegment(q *storagev1.ReadSegmentRequest, p []byte) errcode
 		return r.tierFailed(err)
 	}
 	return errcode.None
+}
+
+// Empty says whether there is no record here.
+func (r *Replica) Empty() bool {
+	v := r.View()
+	return v.LogEnd == v.LocalStart
 }
 
 // StartLocally lets a follower begin where the leader's local log does: what it would need next is in the remote tier. It returns
