@@ -68,7 +68,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	s.dirs = dirs
 	s.node = node.New(node.Options{
-		ID: s.config.NodeID, Dirs: dirs, Static: s.static, Properties: s.config.Properties,
+		ID: s.config.NodeID, Dirs: dirs, Static: s.static,
 		Epoch: s.epoch.Load, Nodes: s.deps.Nodes, Controller: s.deps.Controller, Coordinators: s.deps.Coordinators,
 		DirectoryFailed: func() { s.member.DirectoryFailed() },
 		Fatal:           s.fail,

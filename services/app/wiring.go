@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"chancery/controllerd"
 	"chancery/coordinatord"
@@ -12,7 +14,6 @@ import (
 	"chancery/services/clients/coordinatorclient"
 	"chancery/services/clients/storageclient"
 	"chancery/services/clients/tieringclient"
-	"chancery/services/config"
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
 	"chancery/services/storagerpc"
@@ -151,11 +152,23 @@ func buildController(p *parts) (lifecycle.Service, error) {
 }
 
 // storageSettings are the settings that a storage node shows as its own. Where the metadata log of a controller in the same process
-// is by default is not among them.
-func storageSettings(s *config.Settings) map[string]string {
-	out := s.Map()
-	if w := s.Where("metadata.log.dir"); w == dataFlag || w == allDefault {
+// is by default is not among them; what holds in such a process without being set is: where clients find it, and its one controller.
+func storageSettings(p *parts) map[string]string {
+	out := p.settings.Map()
+	if w := p.settings.Where("metadata.log.dir"); w == dataFlag || w == allDefault {
 		delete(out, "metadata.log.dir")
+	}
+	if !p.inOneProcess() {
+		return out
+	}
+	listeners := out["listeners"]
+	if _, ok := out["advertised.listeners"]; !ok {
+		out["advertised.listeners"] = listeners
+	}
+	if _, ok := out["controller.quorum.voters"]; !ok {
+		first, _, _ := strings.Cut(listeners, ",")
+		_, address, _ := strings.Cut(first, "://")
+		out["controller.quorum.voters"] = fmt.Sprintf("%d@%s", p.id, address)
 	}
 	return out
 }
@@ -172,7 +185,7 @@ func buildStorage(p *parts) (lifecycle.Service, error) {
 		LogDirs:    p.node.List("log.dirs"),
 		Rack:       p.node.String("broker.rack"),
 		Endpoints:  []metadata.Endpoint{endpoint},
-		Properties: storageSettings(p.settings),
+		Properties: storageSettings(p),
 	}, storaged.Deps{
 		Metadata:     p.follower,
 		Controller:   p.controllers,

@@ -59,16 +59,31 @@ func (r *Records) ReadAll() ([]byte, error) {
 		return r.Buffers.Materialize(), nil
 	}
 	out := make([]byte, r.Len())
-	at := 0
+	if err := r.readFiles(out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ReadInto copies the bytes, which are as many as Len says, to a slice of that length.
+func (r *Records) ReadInto(to []byte) error {
+	if len(r.Files) == 0 {
+		r.Buffers.CopyTo(to)
+		return nil
+	}
+	return r.readFiles(to)
+}
+
+func (r *Records) readFiles(to []byte) error {
 	for _, f := range r.Files {
-		n, err := f.File.ReadAt(out[at:at+f.Length], f.Offset)
+		n, err := f.File.ReadAt(to[:f.Length], f.Offset)
 		if n < f.Length {
 			if err == nil || err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
-			return nil, err
+			return err
 		}
-		at += n
+		to = to[n:]
 	}
-	return out, nil
+	return nil
 }

@@ -158,20 +158,23 @@ func (m *move) copy(present *log.Log) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errPresent, err)
 	}
-	data, err := records.ReadAll()
-	records.Release()
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", errPresent, err)
-	}
-	if len(data) == 0 {
+	defer records.Release()
+	n := records.Len()
+	if n == 0 {
 		return 0, nil
 	}
-	if err := m.future.AppendAsFollower(mem.BufferSlice{mem.SliceBuffer(data)}); err != nil {
+	pool := mem.DefaultBufferPool()
+	data := pool.Get(n)
+	defer pool.Put(data)
+	if err := records.ReadInto((*data)[:n]); err != nil {
+		return 0, fmt.Errorf("%w: %w", errPresent, err)
+	}
+	if err := m.future.AppendAsFollower(mem.BufferSlice{mem.SliceBuffer((*data)[:n])}); err != nil {
 		return 0, err
 	}
-	m.unflushed += len(data)
-	m.set.config.Quota.Record(time.Now(), len(data))
-	return len(data), nil
+	m.unflushed += n
+	m.set.config.Quota.Record(time.Now(), n)
+	return n, nil
 }
 
 // align cuts the copy where it differs from the present log, and lets it begin where that begins.

@@ -101,7 +101,7 @@ func (c *cluster) start(id int32) *node.Node {
 		c.t.Fatal(err)
 	}
 	options := node.Options{
-		ID: id, Dirs: dirs, Static: configdef.NewNode(c.props), Properties: c.props,
+		ID: id, Dirs: dirs, Static: configdef.NewNode(c.props),
 		Epoch:           func() int64 { return c.epoch(id) },
 		Nodes:           func(to int32) (storage.Node, error) { return c.reach(id, to) },
 		Controller:      c,

@@ -62,7 +62,7 @@ func (n *Node) describeResource(req *kmsg.DescribeConfigsRequest, res *kmsg.Desc
 func (n *Node) brokerLayers() configdef.Layers {
 	image := n.applied.load()
 	return configdef.Layers{
-		Static:         n.o.Properties,
+		Static:         n.o.Static.Layers(nil).Static,
 		ClusterDefault: image.Config(metadata.ResourceBroker, ""),
 		Broker:         image.Config(metadata.ResourceBroker, strconv.Itoa(int(n.o.ID))),
 	}

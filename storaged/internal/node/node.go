@@ -39,8 +39,6 @@ type Options struct {
 	ID     int32
 	Dirs   *logdir.Set
 	Static *configdef.Node
-	// Properties are the node's settings as given, for DescribeConfigs.
-	Properties map[string]string
 	// Epoch is the node's broker epoch; -1 while it is not registered.
 	Epoch      func() int64
 	Nodes      func(id int32) (storage.Node, error)

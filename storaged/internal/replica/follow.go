@@ -31,7 +31,7 @@ func (r *Replica) News(res *storage.FetchPartitionResult) bool {
 		res.RemoteEndOffset != v.RemoteEnd
 }
 
-// errLeaderFile says that a leader in this process could not be read from: its trouble, not the follower's.
+// errLeaderFile says that a leader on this machine could not be read from: its trouble, not the follower's.
 var errLeaderFile = errors.New("the leader's file cannot be read")
 
 // TakeCopied gives a follower what its fetch brought.
@@ -79,7 +79,7 @@ func (r *Replica) copyIn(c *Copied) error {
 	return nil
 }
 
-// appendCopied writes records as they came. Those of a leader in the same process are regions of its files.
+// appendCopied writes records as they came. Those of a leader on the same machine are regions of its files.
 func (r *Replica) appendCopied(c *Copied) error {
 	records := &c.Result.Records
 	n := records.Len()
@@ -88,11 +88,13 @@ func (r *Replica) appendCopied(c *Copied) error {
 	}
 	buffers := records.Buffers
 	if len(records.Files) > 0 {
-		data, err := records.ReadAll()
-		if err != nil {
+		pool := mem.DefaultBufferPool()
+		data := pool.Get(n)
+		defer pool.Put(data)
+		if err := records.ReadInto((*data)[:n]); err != nil {
 			return fmt.Errorf("%w: %w", errLeaderFile, err)
 		}
-		buffers = mem.BufferSlice{mem.SliceBuffer(data)}
+		buffers = mem.BufferSlice{mem.SliceBuffer((*data)[:n])}
 	}
 	if err := r.appendFrom(buffers, c.LeaderEpoch); err != nil {
 		return fmt.Errorf("append copied records: %w", err)
