@@ -183,7 +183,7 @@ func TestTransactionMovesWhileItEnds(t *testing.T) {
 		c.node.mu.Lock()
 		c.node.refuseMarkers = false
 		c.node.mu.Unlock()
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if s := two.transactionState(); s != "CompleteCommit" {
 			t.Fatal(s)
 		}
@@ -203,7 +203,7 @@ func TestTransactionThatTakesTooLong(t *testing.T) {
 		synctest.Wait()
 		p := one.initProducer(5_000)
 		one.addPartition(p)
-		time.Sleep(21 * time.Second)
+		<-time.After(21 * time.Second)
 		synctest.Wait()
 		if s := one.transactionState(); s != "CompleteAbort" {
 			t.Fatal(s)

@@ -206,6 +206,13 @@ func TestTransactionsWhileServicesDie(t *testing.T) {
 						awaitInSync(t, w.adm, "output")
 					}
 				}
+				// Who was paused comes back in the belief that nothing has changed.
+				for _, process := range []string{fmt.Sprintf("coordinator-%d", round%2+1), fmt.Sprintf("storage-%d", round%3+1)} {
+					p.Pause(process)
+					w.awaitProgress("the pause of " + process)
+					p.Resume(process)
+					awaitInSync(t, w.adm, "ledger")
+				}
 			}
 			w.finish()
 		})

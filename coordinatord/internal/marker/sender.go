@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,8 @@ const (
 	// The pause before a marker that was not written is sent again grows between these, and ends when the metadata changes.
 	retryPause    = 20 * time.Millisecond
 	retryPauseMax = time.Second
+	// watchAfter is how long a request is under way before anybody looks whether its node still leads.
+	watchAfter = time.Second
 	// unknownGrace is how long a partition that is in no metadata is looked for, when another instance has begun to end the
 	// transaction: it may have known newer metadata.
 	unknownGrace = 3 * time.Second
@@ -320,6 +323,9 @@ func (s *Sender) request(d destination, batch []part) ([]errcode.Code, error) {
 	req, places := assemble(batch)
 	ctx, cancel := context.WithTimeout(s.ctx, s.config.Timeout)
 	defer cancel()
+	if !d.group {
+		defer time.AfterFunc(watchAfter, func() { s.watch(ctx, cancel, d, batch) }).Stop()
+	}
 	envelope := &commonv1.Envelope{
 		ApiKey: int32(req.Key()), ApiVersion: requestVersion, Body: req.AppendTo(nil),
 		MetadataOffset: s.config.Image().Offset(), Trusted: true,
@@ -343,6 +349,24 @@ func (s *Sender) request(d destination, batch []part) ([]errcode.Code, error) {
 		}
 	}
 	return codes, nil
+}
+
+// watch ends a request to a node that leads none of its partitions any more: it may be paused, and never answer.
+func (s *Sender) watch(ctx context.Context, cancel context.CancelFunc, d destination, batch []part) {
+	for {
+		image := s.config.Image()
+		leads := slices.ContainsFunc(batch, func(p part) bool {
+			now, found := s.find(image, p)
+			return found == there && now == d
+		})
+		if !leads {
+			cancel()
+			return
+		}
+		if s.config.Await(ctx, image.Offset()+1) != nil {
+			return
+		}
+	}
 }
 
 func (s *Sender) ask(ctx context.Context, d destination, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {

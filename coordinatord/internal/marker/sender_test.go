@@ -33,8 +33,8 @@ type world struct {
 	requests map[destination]int
 	// answer decides about one partition of a marker; nil writes all.
 	answer func(d destination, m *kmsg.WriteTxnMarkersRequestMarker, topic string, partition int32) errcode.Code
-	// broken are destinations that cannot be reached.
-	broken map[destination]bool
+	// broken are destinations that cannot be reached, paused those that never answer.
+	broken, paused map[destination]bool
 }
 
 type written struct {
@@ -46,7 +46,7 @@ type written struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, image: metadata.Empty("c"), moved: make(chan struct{}), requests: map[destination]int{}, broken: map[destination]bool{}}
+	w := &world{t: t, image: metadata.Empty("c"), moved: make(chan struct{}), requests: map[destination]int{}, broken: map[destination]bool{}, paused: map[destination]bool{}}
 	w.topic("t", 1, 1, 2)
 	w.topic("__consumer_offsets", 1, 1)
 	return w
@@ -112,7 +112,11 @@ type node struct {
 	id int32
 }
 
-func (n node) Handle(_ context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error) {
+func (n node) Handle(ctx context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error) {
+	if n.w.paused[destination{id: n.id}] {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	reply, err := n.w.handle(destination{id: n.id}, req.GetEnvelope())
 	if err != nil {
 		return nil, err
@@ -227,12 +231,30 @@ func TestMarkersFollowTheLeader(t *testing.T) {
 		m, done := marker(Partition{"t", 2})
 		s := w.sender()
 		s.Send(m)
-		time.Sleep(10*time.Second + 3*time.Millisecond)
+		<-time.After(10*time.Second + 3*time.Millisecond)
 		began := time.Now()
 		r := metarecord.NewPartitionChange(w.image.TopicByName("t").ID, 2)
 		r.Leader = 1
 		w.push(r)
 		if at := <-done; at.Sub(began) > time.Millisecond || w.written[0].to != (destination{id: 1}) {
+			t.Fatalf("%s later: %+v", at.Sub(began), w.written)
+		}
+	})
+}
+
+// TestMarkersLeaveAPausedNode as soon as another one leads.
+func TestMarkersLeaveAPausedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.paused[destination{id: 2}] = true
+		m, done := marker(Partition{"t", 2})
+		w.sender().Send(m)
+		<-time.After(10 * time.Second)
+		began := time.Now()
+		r := metarecord.NewPartitionChange(w.image.TopicByName("t").ID, 2)
+		r.Leader = 1
+		w.push(r)
+		if at := <-done; at.Sub(began) > time.Second || w.written[0].to != (destination{id: 1}) {
 			t.Fatalf("%s later: %+v", at.Sub(began), w.written)
 		}
 	})
@@ -252,7 +274,7 @@ func TestMarkersOfDeletedTopics(t *testing.T) {
 		m, done = marker(Partition{"new", 0})
 		m.Resumed = true
 		s.Send(m)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		w.topic("new", 1)
 		<-done
 		if !slices.Contains(w.written, written{destination{id: 1}, 7, true, "new", 0}) {
@@ -284,12 +306,12 @@ func TestRefusedMarkers(t *testing.T) {
 		m, done = marker(Partition{"t", 0})
 		m.Wanted = func() bool { w.mu.Lock(); defer w.mu.Unlock(); return wanted }
 		s.Send(m)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		w.mu.Lock()
 		wanted = false
 		before := w.requests[destination{id: 1}]
 		w.mu.Unlock()
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if len(done) != 0 || before < 10 || w.requests[destination{id: 1}] > before+1 {
@@ -324,10 +346,10 @@ func TestCloseDropsWhatIsNotWritten(t *testing.T) {
 		s := w.sender()
 		m, done := marker(Partition{"t", 0})
 		s.Send(m)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		s.Close()
 		s.Send(m)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if len(done) != 0 {
 			t.Fatal("it says that the markers are written")
 		}

@@ -25,10 +25,10 @@ func newTxnCluster() *lookUpCluster {
 }
 
 // decoded reads what a coordinator or node was asked.
-func decoded[R kmsg.Request](e *commonv1.Envelope, into R) R {
+func decoded[R kmsg.Request](t *testing.T, e *commonv1.Envelope, into R) R {
 	into.SetVersion(int16(e.GetApiVersion()))
 	if err := into.ReadFrom(e.GetBody()); err != nil {
-		panic(err)
+		t.Error(err)
 	}
 	return into
 }
@@ -90,7 +90,7 @@ func TestTxnOffsetCommitGoesToTheGroup(t *testing.T) {
 func TestSeveralTransactionsAreTakenApart(t *testing.T) {
 	c := newTxnCluster()
 	c.coordinator = func(shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
-		q := decoded(e, kmsg.NewPtrAddPartitionsToTxnRequest())
+		q := decoded(t, e, kmsg.NewPtrAddPartitionsToTxnRequest())
 		if len(q.Transactions) != 1 || shard != hash.TransactionPartition(q.Transactions[0].TransactionalID, txnShards) {
 			t.Errorf("shard %d: %+v", shard, q)
 		}
@@ -119,7 +119,7 @@ func TestSeveralTransactionsAreTakenApart(t *testing.T) {
 func TestDescribeTransactions(t *testing.T) {
 	c := newTxnCluster()
 	c.coordinator = func(shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
-		q := decoded(e, kmsg.NewPtrDescribeTransactionsRequest())
+		q := decoded(t, e, kmsg.NewPtrDescribeTransactionsRequest())
 		if shard != hash.TransactionPartition(q.TransactionalIDs[0], txnShards) {
 			t.Errorf("shard %d: %+v", shard, q)
 		}
@@ -181,14 +181,14 @@ func TestWriteTxnMarkersGoWhereTheyBelong(t *testing.T) {
 	for version := int16(1); version <= 2; version++ {
 		c := newTxnCluster()
 		c.coordinator = func(shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
-			q := decoded(e, kmsg.NewPtrWriteTxnMarkersRequest())
+			q := decoded(t, e, kmsg.NewPtrWriteTxnMarkersRequest())
 			if shard != 2 || q.Markers[0].Topics[0].Partitions[0] != 2 {
 				t.Errorf("shard %d: %+v", shard, q)
 			}
 			return reply(answerMarkers(q, errcode.InvalidProducerEpoch), e.GetApiVersion())
 		}
 		c.nodes[1].answer = func(req *storagev1.HandleRequest) (kmsg.Response, error) {
-			return answerMarkers(decoded(req.GetEnvelope(), kmsg.NewPtrWriteTxnMarkersRequest()), errcode.None), nil
+			return answerMarkers(decoded(t, req.GetEnvelope(), kmsg.NewPtrWriteTxnMarkersRequest()), errcode.None), nil
 		}
 		c.nodes[2].err = errcode.BrokerNotAvailable.Err()
 		req := kmsg.NewPtrWriteTxnMarkersRequest()

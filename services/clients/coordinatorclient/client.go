@@ -28,6 +28,9 @@ const (
 	// ownerWait is the longest that a request waits for its shard to have an owner that can be reached. Then it is
 	// answered with COORDINATOR_NOT_AVAILABLE, which clients repeat at their own pace.
 	ownerWait = 5 * time.Second
+	// movedGrace is how long an owner that has lost the shard may take to answer: a request that it has taken may just be
+	// coming to its end. One that is paused never answers.
+	movedGrace = 3 * time.Second
 	// retryPause is the shortest time between attempts when nothing new is known.
 	retryPause    = 20 * time.Millisecond
 	retryPauseMax = 200 * time.Millisecond
@@ -99,7 +102,13 @@ func (c *Client) Handle(ctx context.Context, kind metadata.ShardKind, shard int3
 	for pause := retryPause; ; pause = min(2*pause, retryPauseMax) {
 		image := c.config.Image()
 		envelope.MetadataOffset = image.Offset()
-		reply, err := c.attempt(ctx, image, image.Shard(kind, shard).Owner, req)
+		owner := image.Shard(kind, shard).Owner
+		attemptCtx, done := c.whileOwned(ctx, kind, shard, owner)
+		reply, err := c.attempt(attemptCtx, image, owner, req)
+		if attemptCtx.Err() != nil {
+			giveUp = time.Now().Add(ownerWait) // the shard has another owner, which is asked for the first time
+		}
+		done()
 		switch {
 		case err == nil:
 			return reply.GetReply(), nil
@@ -172,6 +181,29 @@ func shardTopic(kind metadata.ShardKind) string {
 		return "__share_group_state"
 	}
 	return ""
+}
+
+// whileOwned gives a context that ends soon after another instance owns the shard.
+func (c *Client) whileOwned(ctx context.Context, kind metadata.ShardKind, shard, owner int32) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	// Hardly a request takes so long that anybody has to look.
+	timer := time.AfterFunc(movedGrace, func() {
+		for {
+			image := c.config.Image()
+			if image.Shard(kind, shard).Owner != owner {
+				break
+			}
+			if c.config.Await(ctx, image.Offset()+1) != nil {
+				return
+			}
+		}
+		select {
+		case <-time.After(movedGrace):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { timer.Stop(); cancel() }
 }
 
 // attempt asks one instance once.

@@ -60,9 +60,18 @@ type fakeCoordinator struct {
 	calls  int
 	last   *coordinatorv1.HandleRequest
 	answer func() error
+	// takes is how long an answer takes.
+	takes time.Duration
 }
 
-func (f *fakeCoordinator) Handle(_ context.Context, req *coordinatorv1.HandleRequest) (*coordinatorv1.HandleResponse, error) {
+func (f *fakeCoordinator) Handle(ctx context.Context, req *coordinatorv1.HandleRequest) (*coordinatorv1.HandleResponse, error) {
+	if f.takes > 0 {
+		select {
+		case <-time.After(f.takes):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
@@ -257,4 +266,34 @@ func TestLocalInstancesAndUpdates(t *testing.T) {
 	if _, err := f.client.Handle(t.Context(), metadata.GroupShard, 0, envelope(kmsg.Heartbeat)); errcode.Of(err) != errcode.CoordinatorNotAvailable {
 		t.Errorf("after the close: %v", err)
 	}
+}
+
+// TestPausedOwner: an owner that has lost the shard and does not answer is not waited for; one that is about to answer is.
+func TestPausedOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, x := range []struct {
+			key   kmsg.Key
+			takes time.Duration
+			by    int
+			code  errcode.Code
+		}{
+			{kmsg.OffsetCommit, time.Hour, 2, errcode.None},
+			{kmsg.JoinGroup, time.Hour, 1, errcode.CoordinatorNotAvailable},
+			{kmsg.JoinGroup, 5*time.Second + movedGrace - time.Second, 1, errcode.None},
+		} {
+			f := newFixture(&fakeImage{offset: 33, owners: []int32{1}, members: []int32{1, 2}})
+			f.instances[1].takes = x.takes
+			go func() {
+				<-time.After(5 * time.Second)
+				f.move(&fakeImage{offset: 34, owners: []int32{2}, members: []int32{1, 2}})
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+			began := time.Now()
+			_, err := f.client.Handle(ctx, metadata.GroupShard, 0, envelope(x.key))
+			cancel()
+			if errcode.Of(err) != x.code && (err != nil || x.code != errcode.None) || f.instances[2].calls != x.by-1 || time.Since(began) > 5*time.Second+movedGrace {
+				t.Errorf("%s: %v after %s, %d calls of the new owner", x.key.Name(), err, time.Since(began), f.instances[2].calls)
+			}
+		}
+	})
 }
