@@ -133,7 +133,7 @@ func removeStaleSocket(path string) error {
 	return os.Remove(path)
 }
 
-// growingListener gives accepted unix sockets large buffers.
+// growingListener gives accepted unix sockets large buffers, and has the end of connections noticed.
 type growingListener struct{ net.Listener }
 
 func (l growingListener) Accept() (net.Conn, error) {
@@ -146,5 +146,5 @@ func (l growingListener) Accept() (net.Conn, error) {
 		// The listener itself is fine; the peer of this connection sees it closed and tries again.
 		return l.Accept()
 	}
-	return conn, nil
+	return watched(conn), nil
 }

@@ -235,3 +235,38 @@ func TestRegisterControllerNeedsTrust(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 }
+
+func TestServiceWhoseConnectionHasEnded(t *testing.T) {
+	w := newWorld(t, nil)
+	epoch := w.registerService(coordinatorKind, 1)
+	fenced := func() bool {
+		w.fence()
+		return w.m.Image().Service(metadata.Coordinator, 1).Fenced
+	}
+	beat := func(connection string) {
+		w.beatService(coordinatorKind, 1, epoch, false)
+		w.m.Connected(metadata.Coordinator, 1, connection)
+	}
+	beat("first")
+	beat("second")
+	w.m.Disconnected(metadata.Coordinator, 1, "first")
+	w.advance(2 * time.Second)
+	if fenced() {
+		t.Fatal("it is fenced though it has been heard on another connection since")
+	}
+	w.m.Disconnected(metadata.Coordinator, 1, "second")
+	w.advance(reconnectTime / 2)
+	beat("third")
+	w.advance(2 * time.Second)
+	if fenced() {
+		t.Fatal("it is fenced though it has come back")
+	}
+	w.m.Disconnected(metadata.Coordinator, 1, "third")
+	if due := w.m.NextExpiry(); due.IsZero() || due.After(w.now.Add(reconnectTime)) {
+		t.Fatalf("the session ends at %s", due)
+	}
+	w.advance(reconnectTime + time.Millisecond)
+	if !fenced() {
+		t.Fatal("it is not fenced though its connection has ended")
+	}
+}

@@ -34,12 +34,45 @@ type session struct {
 	shutdown int64
 	// draining says that a service is about to leave.
 	draining bool
+	// connection is the one on which the member was heard last, nil when that is not known; disconnected is when it ended,
+	// zero while it has not.
+	connection   any
+	disconnected time.Time
+}
+
+// reconnectTime is how long a service may be silent after its connection has ended. That of a process that was killed ends at
+// once, long before its session would.
+const reconnectTime = time.Second
+
+// end is when a session ends if the member stays silent.
+func (m *Manager) end(s *session) time.Time {
+	end := s.heard.Add(m.settings.SessionTimeout)
+	if !s.disconnected.IsZero() {
+		if early := s.disconnected.Add(reconnectTime); early.Before(end) {
+			return early
+		}
+	}
+	return end
+}
+
+// Connected takes note of the connection on which a service has just been heard.
+func (m *Manager) Connected(kind metadata.ServiceKind, id int32, connection any) {
+	if s := m.sessions[memberKey{kind, id}]; s != nil {
+		s.connection, s.disconnected = connection, time.Time{}
+	}
+}
+
+// Disconnected takes note that a connection has ended on which a service was heard.
+func (m *Manager) Disconnected(kind metadata.ServiceKind, id int32, connection any) {
+	if s := m.sessions[memberKey{kind, id}]; s != nil && s.connection == connection {
+		s.disconnected = m.now
+	}
 }
 
 // alive says whether a session still counts.
 func (m *Manager) alive(key memberKey, epoch int64) bool {
 	s := m.sessions[key]
-	return s != nil && s.epoch == epoch && !s.heard.IsZero() && m.now.Sub(s.heard) <= m.settings.SessionTimeout
+	return s != nil && s.epoch == epoch && !s.heard.IsZero() && !m.now.After(m.end(s))
 }
 
 // resetSessions makes a session for each registration; the unfenced ones count as heard now.
@@ -133,7 +166,7 @@ func (m *Manager) NextExpiry() time.Time {
 		if s.heard.IsZero() || m.isFenced(key) {
 			continue
 		}
-		if end := s.heard.Add(m.settings.SessionTimeout); next.IsZero() || end.Before(next) {
+		if end := m.end(s); next.IsZero() || end.Before(next) {
 			next = end
 		}
 	}
@@ -155,7 +188,7 @@ func (m *Manager) FenceSilent() (Decision, bool) {
 	for _, key := range slices.SortedFunc(maps.Keys(m.sessions), compareMembers) {
 		s := m.sessions[key]
 		silent := m.now.Sub(s.heard)
-		if s.heard.IsZero() || silent <= m.settings.SessionTimeout {
+		if s.heard.IsZero() || !m.now.After(m.end(s)) {
 			continue
 		}
 		if key.kind == storageKind {

@@ -17,6 +17,7 @@ import (
 	controllerv1 "chancery/proto/controller/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/metadata"
+	"chancery/services/transport"
 
 	"chancery/controllerd/internal/control"
 	"chancery/controllerd/internal/controller"
@@ -132,7 +133,31 @@ func (s *Server) RegisterService(ctx context.Context, req *controllerv1.Register
 
 // ServiceHeartbeat keeps a member alive.
 func (s *Server) ServiceHeartbeat(ctx context.Context, req *controllerv1.ServiceHeartbeatRequest) (*controllerv1.ServiceHeartbeatResponse, error) {
-	return call[controllerv1.ServiceHeartbeatResponse](ctx, s, func(m *control.Manager) (control.Decision, error) { return m.ServiceHeartbeat(req) })
+	kind, id := metadata.ServiceKind(req.GetKind()), req.GetId()
+	connection := transport.OnDisconnect(ctx, fmt.Sprintf("%d-%d", kind, id), func(connection any) {
+		go s.disconnected(context.WithoutCancel(ctx), kind, id, connection)
+	})
+	return call[controllerv1.ServiceHeartbeatResponse](ctx, s, func(m *control.Manager) (control.Decision, error) {
+		d, err := m.ServiceHeartbeat(req)
+		if err == nil {
+			m.Connected(kind, id, connection)
+		}
+		return d, err
+	})
+}
+
+// disconnectedTimeout bounds how long the news of an ended connection waits to be heard.
+const disconnectedTimeout = time.Second
+
+// disconnected tells the manager that the connection of a member has ended. Where this controller does not decide any more,
+// nobody needs to know.
+func (s *Server) disconnected(ctx context.Context, kind metadata.ServiceKind, id int32, connection any) {
+	ctx, cancel := context.WithTimeout(ctx, disconnectedTimeout)
+	defer cancel()
+	_, _ = s.Controller.Do(ctx, 0, func(m *control.Manager) (control.Decision, error) {
+		m.Disconnected(kind, id, connection)
+		return control.Decision{}, nil
+	})
 }
 
 func call[R any](ctx context.Context, s *Server, decide func(*control.Manager) (control.Decision, error)) (*R, error) {
