@@ -303,7 +303,7 @@ func (a *appender) note(h recordbatch.Header, body mem.BufferSlice, skip int) er
 	if a.position == 0 {
 		a.segment.firstTime = h.MaxTimestamp()
 	}
-	if t := h.MaxTimestamp(); t > a.maxTime {
+	if t := newestIn(h); t > a.maxTime {
 		a.maxTime, a.maxTimeOffset = t, h.LastOffset()
 	}
 	if a.sinceEntry > l.config.IndexIntervalBytes {
@@ -335,6 +335,14 @@ func (a *appender) note(h recordbatch.Header, body mem.BufferSlice, skip int) er
 	}
 	a.produced = append(a.produced, p)
 	return nil
+}
+
+// newestIn is a batch's largest timestamp; none for a batch of which the cleaner has left only the header.
+func newestIn(h header) int64 {
+	if h.Count() == 0 {
+		return recordbatch.NoTimestamp
+	}
+	return h.MaxTimestamp()
 }
 
 // markerOf reads the transaction marker of a control batch; nil for a batch that the cleaner has emptied.

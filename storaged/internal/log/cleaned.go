@@ -81,8 +81,8 @@ func (s *CleanedSegment) Append(batch []byte) error {
 	if h.BaseOffset() < s.end {
 		return fmt.Errorf("cleaned segment %d ends at %d, and gets %s", s.base, s.end, h)
 	}
-	if h.MaxTimestamp() > s.maxTime {
-		s.maxTime, s.maxOffset = h.MaxTimestamp(), h.LastOffset()
+	if t := newestIn(h); t > s.maxTime {
+		s.maxTime, s.maxOffset = t, h.LastOffset()
 	}
 	if s.size-s.lastEntry > int64(s.cleaning.config.IndexIntervalBytes) {
 		s.offsets = appendOffsetEntry(s.offsets, h.LastOffset()-s.base, s.size)

@@ -303,8 +303,8 @@ func (l *Log) findEnd(s *segment) error {
 	l.logEnd = s.base
 	return l.eachHeader(s, position, func(h header, _ int64) error {
 		l.logEnd = h.NextOffset()
-		if h.MaxTimestamp() > s.maxTime {
-			s.maxTime, s.maxTimeOffset = h.MaxTimestamp(), h.LastOffset()
+		if t := newestIn(h); t > s.maxTime {
+			s.maxTime, s.maxTimeOffset = t, h.LastOffset()
 		}
 		return nil
 	})

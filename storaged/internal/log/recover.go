@@ -145,8 +145,8 @@ func (r *recovery) take(batch []byte) error {
 	case h.BaseOffset() < r.end || h.LastOffsetDelta() < 0 || h.LastOffset()-s.base > math.MaxInt32:
 		return fmt.Errorf("%w at %d: offsets %d to %d where %d is next", errBatch, r.position, h.BaseOffset(), h.LastOffset(), r.end)
 	}
-	if h.MaxTimestamp() > r.maxTime {
-		r.maxTime, r.maxOffset = h.MaxTimestamp(), h.LastOffset()
+	if t := newestIn(h); t > r.maxTime {
+		r.maxTime, r.maxOffset = t, h.LastOffset()
 	}
 	if r.position-r.lastEntry > int64(r.log.config.IndexIntervalBytes) {
 		r.offsets = appendOffsetEntry(r.offsets, h.LastOffset()-s.base, r.position)

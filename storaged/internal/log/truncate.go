@@ -195,8 +195,8 @@ func (l *Log) resetMaxTime(s *segment) error {
 		if h == nil {
 			break
 		}
-		if h.MaxTimestamp() > largest {
-			largest, where = h.MaxTimestamp(), h.LastOffset()
+		if t := newestIn(h); t > largest {
+			largest, where = t, h.LastOffset()
 		}
 	}
 	l.mu.Lock()

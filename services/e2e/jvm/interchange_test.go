@@ -1,0 +1,236 @@
+//go:build jvm
+
+package jvm
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"chancery/services/testkit"
+)
+
+const (
+	storageTool = "kafka.tools.StorageTool"
+	kafkaServer = "kafka.Kafka"
+)
+
+// interchanged are the topics that go from one program to the other, with their configs.
+var interchanged = map[string][]string{
+	"plain":     {"segment.bytes=1048576", "index.interval.bytes=200"},
+	"stamped":   {"message.timestamp.type=LogAppendTime"},
+	"compacted": {"cleanup.policy=compact", "min.cleanable.dirty.ratio=0.01", "segment.ms=500", "index.interval.bytes=200"},
+}
+
+// TestInterchange lets Apache Kafka open, recover and serve the log directory of this broker, and this broker what Apache Kafka
+// has left of it.
+func TestInterchange(t *testing.T) {
+	k := installTools(t)
+	data := t.TempDir()
+	// A subtest ends with its server.
+	run := func(name string, f func(t *testing.T, s server)) {
+		if !t.Run(name, func(t *testing.T) {
+			addr := testkit.FreeAddress(t)
+			boot := start(t, "all", "--data", data, "--kafka-listen", addr, "--set", "admin.listeners=127.0.0.1:0", "--set", "log.cleaner.backoff.ms=100")
+			f(t, server{bootstrap: boot, logDirs: findLogDirs(t, data)})
+		}) {
+			t.FailNow()
+		}
+	}
+	var ours string
+	var written map[string]string
+	run("written here", func(t *testing.T, s server) {
+		ours = s.logDirs[0]
+		fillInterchanged(t, k, s)
+		written = readInterchanged(t, k, s.bootstrap)
+	})
+	dumpInterchanged(t, k, ours)
+	kafka := newKafka(t, k)
+	t.Run("opened by Kafka", func(t *testing.T) {
+		kafka.start(t)
+		for topic, configs := range interchanged {
+			createTopic(t, k, kafka.bootstrap, topic, configs)
+		}
+		kafka.stop(t)
+		for topic := range interchanged {
+			moveLog(t, filepath.Join(ours, topic+"-0"), filepath.Join(kafka.logDir, topic+"-0"))
+		}
+		// Without the mark of a clean stop, Kafka checks all batches and makes all indexes anew.
+		if err := os.Remove(filepath.Join(kafka.logDir, ".kafka_cleanshutdown")); err != nil {
+			t.Fatal(err)
+		}
+		kafka.start(t)
+		compareRecords(t, readInterchanged(t, k, kafka.bootstrap), written)
+		for topic := range interchanged {
+			k.run(t, "more:from kafka\n", consoleProducerTool, "--bootstrap-server", kafka.bootstrap, "--topic", topic,
+				"--reader-property", "parse.key=true", "--reader-property", "key.separator=:").ok()
+		}
+		written = readInterchanged(t, k, kafka.bootstrap)
+		kafka.stop(t)
+	})
+	for topic := range interchanged {
+		moveLog(t, filepath.Join(kafka.logDir, topic+"-0"), filepath.Join(ours, topic+"-0"))
+	}
+	run("opened here", func(t *testing.T, s server) {
+		compareRecords(t, readInterchanged(t, k, s.bootstrap), written)
+	})
+	dumpInterchanged(t, k, ours)
+}
+
+func createTopic(t *testing.T, k *tools, bootstrap, topic string, configs []string) {
+	t.Helper()
+	args := []string{"--bootstrap-server", bootstrap, "--create", "--topic", topic, "--partitions", "1", "--replication-factor", "1"}
+	for _, c := range configs {
+		args = append(args, "--config", c)
+	}
+	k.run(t, "", topicsTool, args...).ok()
+}
+
+// fillInterchanged writes batches of all codecs, with tombstones, and waits until the cleaner has been there.
+func fillInterchanged(t *testing.T, k *tools, s server) {
+	for topic, configs := range interchanged {
+		createTopic(t, k, s.bootstrap, topic, configs)
+		for i, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
+			var lines strings.Builder
+			for j := range 40 {
+				value := fmt.Sprintf("value %d of %s, of which there is more and more and more", j, codec)
+				if j%9 == i {
+					value = "NULL"
+				}
+				fmt.Fprintf(&lines, "key-%d:%s\n", j%11, value)
+			}
+			k.run(t, lines.String(), consoleProducerTool, "--bootstrap-server", s.bootstrap, "--topic", topic, "--compression-codec", codec,
+				"--reader-property", "parse.key=true", "--reader-property", "key.separator=:", "--reader-property", "null.marker=NULL").ok()
+		}
+	}
+	cleaned := filepath.Join(s.logDirs[0], "cleaner-offset-checkpoint")
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if data, err := os.ReadFile(cleaned); err == nil && regexp.MustCompile(`(?m)^compacted 0 \d`).Match(data) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the cleaner has not come")
+		}
+	}
+}
+
+// readInterchanged reads the topics with the console consumer, until nothing comes any more.
+func readInterchanged(t *testing.T, k *tools, bootstrap string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for topic := range interchanged {
+		r := k.run(t, "", consoleConsumerTool, "--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--timeout-ms", "5000",
+			"--formatter-property", "print.key=true", "--formatter-property", "print.offset=true", "--formatter-property", "print.timestamp=true")
+		var lines []string
+		for line := range strings.Lines(r.output) {
+			if strings.Contains(line, "Offset:") {
+				lines = append(lines, line)
+			}
+		}
+		if len(lines) == 0 {
+			t.Fatalf("nothing read of %s:\n%s", topic, r.output)
+		}
+		out[topic] = strings.Join(lines, "")
+	}
+	return out
+}
+
+func compareRecords(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	for topic := range interchanged {
+		if got[topic] != want[topic] {
+			t.Errorf("%s holds\n%s, want\n%s", topic, got[topic], want[topic])
+		}
+	}
+}
+
+// dumpInterchanged has Kafka's tool read every file of the topics.
+func dumpInterchanged(t *testing.T, k *tools, logDir string) {
+	t.Helper()
+	var segments, indexes []string
+	for topic := range interchanged {
+		for _, pattern := range []string{"*.log", "*.snapshot", "*.txnindex", "*.index", "*.timeindex"} {
+			found, err := filepath.Glob(filepath.Join(logDir, topic+"-0", pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			segments = append(segments, found...)
+			if strings.HasSuffix(pattern, "index") && pattern != "*.txnindex" {
+				indexes = append(indexes, found...)
+			}
+		}
+	}
+	complaints := []string{`(?i)mismatch`, `(?i)corrupt`, `(?i)exception`, `(?i)out of order`, `(?i)found \d+ invalid`}
+	k.run(t, "", dumpLogTool, "--files", strings.Join(segments, ","), "--deep-iteration", "--print-data-log").ok().never(complaints...).says(`count: 0|deleteHorizonMs: OptionalLong\[`)
+	k.run(t, "", dumpLogTool, "--files", strings.Join(indexes, ","), "--index-sanity-check").ok().never(complaints...)
+	k.run(t, "", dumpLogTool, "--files", strings.Join(indexes, ","), "--verify-index-only").ok().never(complaints...)
+}
+
+// moveLog puts a partition's directory into another's place, which keeps its topic id.
+func moveLog(t *testing.T, from, to string) {
+	t.Helper()
+	metadata := filepath.Join(to, "partition.metadata")
+	id, err := os.ReadFile(metadata)
+	if err == nil {
+		err = os.RemoveAll(to)
+	}
+	if err == nil {
+		err = os.CopyFS(to, os.DirFS(from))
+	}
+	if err == nil {
+		err = os.WriteFile(metadata, id, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kafka is an Apache Kafka of one node.
+type kafka struct {
+	tools     *tools
+	config    string
+	logDir    string
+	bootstrap string
+	process   *exec.Cmd
+}
+
+func newKafka(t *testing.T, k *tools) *kafka {
+	t.Helper()
+	dir := t.TempDir()
+	clients, controllers := testkit.FreeAddress(t), testkit.FreeAddress(t)
+	s := &kafka{tools: k, config: filepath.Join(dir, "server.properties"), logDir: filepath.Join(dir, "data"), bootstrap: clients}
+	text := fmt.Sprintf("process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@%s\nlisteners=PLAINTEXT://%s,CONTROLLER://%s\n"+
+		"controller.listener.names=CONTROLLER\nlog.dirs=%s\noffsets.topic.replication.factor=1\nlog.cleaner.backoff.ms=100\n",
+		controllers, clients, controllers, s.logDir)
+	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	k.run(t, "", storageTool, "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", s.config).ok()
+	return s
+}
+
+// start begins to serve; the tools wait until it does.
+func (s *kafka) start(t *testing.T) {
+	t.Helper()
+	s.process = exec.CommandContext(t.Context(), "java", "-Xmx512m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile="+s.tools.logging,
+		"-cp", s.tools.classPath, kafkaServer, s.config)
+	s.process.Stderr = os.Stderr
+	if err := s.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stop ends it cleanly.
+func (s *kafka) stop(t *testing.T) {
+	t.Helper()
+	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.process.Wait() // a JVM that was told to end has a code of its own
+}
