@@ -3,6 +3,7 @@
 package jvm
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"chancery/services/testkit"
 )
@@ -48,7 +52,7 @@ func TestInterchange(t *testing.T) {
 	run("written here", func(t *testing.T, s server) {
 		ours = s.logDirs[0]
 		fillInterchanged(t, k, s)
-		written = readInterchanged(t, k, s.bootstrap)
+		written = readInterchanged(t, s.bootstrap)
 	})
 	dumpInterchanged(t, k, ours)
 	kafka := newKafka(t, k)
@@ -66,19 +70,19 @@ func TestInterchange(t *testing.T) {
 			t.Fatal(err)
 		}
 		kafka.start(t)
-		compareRecords(t, readInterchanged(t, k, kafka.bootstrap), written)
+		compareRecords(t, readInterchanged(t, kafka.bootstrap), written)
 		for topic := range interchanged {
 			k.run(t, "more:from kafka\n", consoleProducerTool, "--bootstrap-server", kafka.bootstrap, "--topic", topic,
 				"--reader-property", "parse.key=true", "--reader-property", "key.separator=:").ok()
 		}
-		written = readInterchanged(t, k, kafka.bootstrap)
+		written = readInterchanged(t, kafka.bootstrap)
 		kafka.stop(t)
 	})
 	for topic := range interchanged {
 		moveLog(t, filepath.Join(kafka.logDir, topic+"-0"), filepath.Join(ours, topic+"-0"))
 	}
 	run("opened here", func(t *testing.T, s server) {
-		compareRecords(t, readInterchanged(t, k, s.bootstrap), written)
+		compareRecords(t, readInterchanged(t, s.bootstrap), written)
 	})
 	dumpInterchanged(t, k, ours)
 }
@@ -120,23 +124,35 @@ func fillInterchanged(t *testing.T, k *tools, s server) {
 	}
 }
 
-// readInterchanged reads the topics with the console consumer, until nothing comes any more.
-func readInterchanged(t *testing.T, k *tools, bootstrap string) map[string]string {
+// readInterchanged reads the topics to their ends, each record as a line.
+func readInterchanged(t *testing.T, bootstrap string) map[string]string {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	out := map[string]string{}
 	for topic := range interchanged {
-		r := k.run(t, "", consoleConsumerTool, "--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--timeout-ms", "5000",
-			"--formatter-property", "print.key=true", "--formatter-property", "print.offset=true", "--formatter-property", "print.timestamp=true")
-		var lines []string
-		for line := range strings.Lines(r.output) {
-			if strings.Contains(line, "Offset:") {
-				lines = append(lines, line)
+		client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		ends, err := kadm.NewClient(client).ListEndOffsets(ctx, topic)
+		if err != nil || ends.Error() != nil {
+			t.Fatal(err, ends.Error())
+		}
+		end, _ := ends.Lookup(topic, 0)
+		var lines strings.Builder
+		for next := int64(0); next < end.Offset; {
+			fetches := client.PollFetches(ctx)
+			if err := fetches.Err(); err != nil {
+				t.Fatalf("read %s at %d of %d: %v", topic, next, end.Offset, err)
 			}
+			fetches.EachRecord(func(r *kgo.Record) {
+				fmt.Fprintf(&lines, "%d %d %q %q %v\n", r.Offset, r.Timestamp.UnixMilli(), r.Key, r.Value, r.Value == nil)
+				next = r.Offset + 1
+			})
 		}
-		if len(lines) == 0 {
-			t.Fatalf("nothing read of %s:\n%s", topic, r.output)
-		}
-		out[topic] = strings.Join(lines, "")
+		out[topic] = lines.String()
 	}
 	return out
 }

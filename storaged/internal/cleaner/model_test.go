@@ -188,13 +188,16 @@ func (w *world) clean() error {
 func (w *world) noteTombstones() {
 	left := map[int64]bool{}
 	for _, b := range w.batches() {
+		if _, ok := recordbatch.Header(b).DeleteHorizon(); !ok {
+			continue
+		}
 		records := testCodecs.Records(b, 1<<20)
 		for records.Next() {
 			left[records.Record().Offset] = true
 		}
 	}
 	for _, r := range w.records {
-		if _, seen := w.tombstones[r.offset]; r.tombstone && left[r.offset] && r.offset < w.cleanedTo && !seen {
+		if _, seen := w.tombstones[r.offset]; r.tombstone && left[r.offset] && !seen {
 			w.tombstones[r.offset] = w.clock.UnixMilli()
 		}
 	}
@@ -471,6 +474,71 @@ func TestCrash(t *testing.T) {
 		}
 		w.noteTombstones()
 		w.check()
+		w.checkProducers()
+		w.log.Abandon()
+	})
+}
+
+// TestPowerLoss cuts the power at any time: what was flushed is there afterwards, whatever the cleaner was about to do.
+func TestPowerLoss(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "cleaner")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		w := newWorld(t, dir)
+		w.log.Abandon()
+		if err := os.RemoveAll(dir + "/t-0"); err != nil {
+			t.Fatal(err)
+		}
+		left := -1
+		disk := vfs.NewPowerLoss(unsynced{vfs.OS{}})
+		w.o.FS = vfs.Faulty{FS: disk, Inject: func(op vfs.Op, _ string) error {
+			if left < 0 || op == vfs.OpRead {
+				return nil
+			}
+			if left == 0 {
+				return errDisk
+			}
+			left--
+			return nil
+		}}
+		w.open()
+		for range rapid.IntRange(5, 40).Draw(t, "steps") {
+			w.step()
+		}
+		if err := w.log.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		flushed, before := w.log.LogEndOffset(), w.committed(0, 1<<20)
+		for range rapid.IntRange(0, 5).Draw(t, "unflushed steps") {
+			w.append(0, false)
+		}
+		left = rapid.IntRange(0, 80).Draw(t, "operations")
+		if err := w.clean(); err != nil && errcode.Of(err) != errcode.KafkaStorageError {
+			t.Fatal(err)
+		}
+		left = -1
+		w.log.Abandon()
+		if err := disk.Lose(func(what string, n int) int { return rapid.IntRange(0, n).Draw(t, what) }); err != nil {
+			t.Fatal(err)
+		}
+		// The checkpoints may be as old as can be.
+		w.o.RecoveryPoint, w.o.CleanedTo = rapid.SampledFrom([]int64{0, flushed}).Draw(t, "recovery point"), 0
+		w.open()
+		if end := w.log.LogEndOffset(); end < flushed {
+			t.Fatalf("the log ends at %d, it was flushed up to %d", end, flushed)
+		}
+		after := map[string]written{}
+		for _, r := range w.committed(0, 1<<20) {
+			after[r.key] = r
+		}
+		for _, r := range before {
+			if a, ok := after[r.key]; !ok && !r.tombstone || ok && a.offset < r.offset {
+				t.Fatalf("after the power loss %s is %+v, it was %+v", r.key, a, r)
+			}
+		}
 		w.checkProducers()
 		w.log.Abandon()
 	})

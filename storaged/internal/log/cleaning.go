@@ -163,6 +163,12 @@ func (l *Log) BeginCleaning(b CleanBounds) (*Cleaning, error) {
 	if err := l.writable(); err != nil {
 		return nil, err
 	}
+	if l.RecoveryPoint() < b.FirstUncleanable {
+		// An older record goes because of a newer one, which must not be lost with the power then.
+		if err := l.Flush(); err != nil {
+			return nil, err
+		}
+	}
 	c := &Cleaning{log: l, config: b.Config}
 	l.mu.RLock()
 	c.cuts = l.cuts

@@ -39,6 +39,8 @@ func (l *Log) load(clean bool) error {
 		}
 	}
 	if !clean {
+		// What a process that crashed has written may not be durable yet, the names of its files among it.
+		l.dirDirty, l.epochsDirty, l.metadataDirty = true, true, true
 		if err := l.recoverFrom(l.recoveryPoint); err != nil {
 			return err
 		}

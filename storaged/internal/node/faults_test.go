@@ -89,7 +89,10 @@ func TestEveryKindOfDiskErrorTakesTheDirectoryOffline(t *testing.T) {
 		"a search that cannot read": {vfs.OpRead, syscall.EIO, func(t *testing.T, c *cluster, topic uuid.UUID) {
 			latest(t, c.node(1), topic, func(q *storagev1.ListOffsetsPartition) { q.Timestamp = 1 })
 		}},
-		"a flush": {vfs.OpSync, syscall.EIO, func(*testing.T, *cluster, uuid.UUID) { pass(time.Minute) }},
+		"a flush": {vfs.OpSync, syscall.EIO, func(_ *testing.T, c *cluster, topic uuid.UUID) {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch("1"))) // something that is not durable yet
+			pass(time.Minute)
+		}},
 	}
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
