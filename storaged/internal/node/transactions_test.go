@@ -73,16 +73,23 @@ func allInTransaction(*kmsg.AddPartitionsToTxnRequestTransaction, string, int32)
 
 // txnCluster is one node with topic "a" and a coordinator.
 func txnCluster(t *testing.T, partitions int) (*cluster, uuid.UUID, *fakeCoordinator) {
+	return txnClusterOf(t, partitions, 1)
+}
+
+// txnClusterOf has several nodes, of which the first leads.
+func txnClusterOf(t *testing.T, partitions int, nodes ...int32) (*cluster, uuid.UUID, *fakeCoordinator) {
 	f := &fakeCoordinator{answer: allInTransaction}
 	c := newCluster(t, 0, nil)
 	c.coordinator = f
-	c.dirs[1] = t.TempDir()
-	c.start(1)
-	t.Cleanup(func() { c.stop(1) })
+	for _, id := range nodes {
+		c.dirs[id] = t.TempDir()
+		c.start(id)
+		t.Cleanup(func() { c.stop(id) })
+	}
 	c.commit(&metarecord.TopicRecord{Name: "__transaction_state", TopicID: uuid.Random()})
 	state := c.image.TopicByName("__transaction_state").ID
 	c.commit(&metarecord.PartitionRecord{TopicID: state, Replicas: []int32{1}, ISR: []int32{1}, Leader: 1})
-	return c, c.topic("a", partitions, 1), f
+	return c, c.topic("a", partitions, nodes...), f
 }
 
 // txnBatch is a batch of producer 7.
@@ -409,6 +416,94 @@ func TestAbortedTransactionsAreSorted(t *testing.T) {
 		want := []storage.AbortedTransaction{{ProducerID: 11, FirstOffset: 0}, {ProducerID: 12, FirstOffset: 1}, {ProducerID: 13, FirstOffset: 2}}
 		if r := fetch(t, c.node(1), req); r.LastStableOffset != 6 || !slices.Equal(r.AbortedTransactions, want) {
 			t.Fatalf("%d %+v", r.LastStableOffset, r.AbortedTransactions)
+		}
+	})
+}
+
+// TestReadersWaitForTheMarker: a read_committed fetch waits while a transaction is open, and comes back with its end, from the leader
+// and from a follower.
+func TestReadersWaitForTheMarker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, topic, _ := txnClusterOf(t, 1, 1, 2)
+		type read struct {
+			node int32
+			at   time.Time
+			storage.FetchPartitionResult
+		}
+		results := make(chan read, 2)
+		if r := produce(c.node(1), txnAppend(topic, 12, txnBatch(0, 0, "x"))); r.Error != errcode.None {
+			t.Fatalf("%+v", r)
+		}
+		for _, id := range []int32{1, 2} {
+			go func() {
+				req := fetchRequest(topic, 0)
+				req.Isolation, req.MaxWaitMs, req.RackID = storage.ReadCommitted, 60_000, "anywhere"
+				results <- read{id, time.Now(), fetch(t, c.node(id), req)}
+			}()
+		}
+		pass(10 * time.Second)
+		began := time.Now()
+		if len(results) != 0 {
+			t.Fatal("what is open was read")
+		}
+		if codes := endTxn(t, c, kmsg.WriteTxnMarkersRequestMarker{ProducerEpoch: 1, TransactionVersion: 2}, 0); !none(codes) {
+			t.Fatal(codes)
+		}
+		for range 2 {
+			r := <-results
+			if time.Since(began) > 5*time.Second || r.LastStableOffset != 2 || r.Records.Len() == 0 ||
+				!slices.Equal(r.AbortedTransactions, []storage.AbortedTransaction{{ProducerID: 7, FirstOffset: 0}}) {
+				t.Fatalf("node %d, %s after the marker: %+v", r.node, time.Since(began), r)
+			}
+			r.Records.Release()
+		}
+	})
+}
+
+// TestRetryAfterAnotherLeader: the new leader knows the producer's batches and its open transaction from the log.
+func TestRetryAfterAnotherLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, topic, f := txnClusterOf(t, 1, 1, 2)
+		if r := produce(c.node(1), txnAppend(topic, 12, txnBatch(0, 0, "x"))); r.Error != errcode.None {
+			t.Fatalf("%+v", r)
+		}
+		c.elect(topic, 2, 2)
+		if r := produce(c.node(2), txnAppend(topic, 12, txnBatch(0, 0, "x"))); r.Error != errcode.None || r.BaseOffset != 0 {
+			t.Fatalf("the repeated batch: %+v", r)
+		}
+		if r := produce(c.node(2), txnAppend(topic, 12, txnBatch(0, 1, "y"))); r.Error != errcode.None || r.BaseOffset != 1 || f.requests() != 1 {
+			t.Fatalf("%+v after %d questions", r, f.requests())
+		}
+		if r := produce(c.node(1), txnAppend(topic, 12, txnBatch(0, 2, "z"))); r.Error != errcode.NotLeaderOrFollower {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+// TestLosingTheLeadershipWhileVerifying: what waits aside was not written, and the producer is told who leads.
+func TestLosingTheLeadershipWhileVerifying(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, topic, f := txnClusterOf(t, 1, 1, 2)
+		gate := make(chan struct{})
+		f.answer = func(*kmsg.AddPartitionsToTxnRequestTransaction, string, int32) errcode.Code {
+			<-gate
+			return errcode.None
+		}
+		done := make(chan storage.PartitionAppendResult, 2)
+		for sequence := range int32(2) {
+			c.node(1).Append(txnAppend(topic, 12, txnBatch(0, sequence, "x")), func(r *storage.AppendResult) { done <- r.Partitions[0] })
+		}
+		synctest.Wait()
+		c.elect(topic, 2, 2, 1)
+		for range 2 {
+			if r := <-done; r.Error != errcode.NotLeaderOrFollower || r.OutcomeUnknown {
+				t.Fatalf("%+v", r)
+			}
+		}
+		close(gate)
+		pass(time.Second)
+		if got := c.everything(1, topic); len(got) != 0 {
+			t.Fatal(got)
 		}
 	})
 }
