@@ -3,6 +3,7 @@ package registry_test
 import (
 	"bytes"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
@@ -148,5 +149,22 @@ func TestSettingsAreDescribed(t *testing.T) {
 	}
 	if _, err := registry.Parse(values, prefix, "cluster"); err != nil {
 		t.Errorf("the defaults: %v", err)
+	}
+}
+
+// The README has every setting with its default.
+func TestSettingsAreInTheReadme(t *testing.T) {
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range registry.Settings() {
+		initial := s.Default
+		if initial == "" {
+			initial = "empty"
+		}
+		if row := "| `" + s.Name + "` | " + initial + " | "; !strings.Contains(string(text), row) {
+			t.Errorf("the README has no row that begins with %s", row)
+		}
 	}
 }
