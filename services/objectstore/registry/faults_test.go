@@ -15,6 +15,8 @@ import (
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/coldread"
 	"chancery/services/objectstore/contract"
+	"chancery/services/objectstore/registry"
+	"chancery/services/objectstore/segmentstore"
 	"chancery/services/testkit/s3"
 )
 
@@ -256,5 +258,75 @@ func TestDamageOnDisk(t *testing.T) {
 				t.Errorf("%d of 30 batches were refused", failed)
 			}
 		})
+	}
+}
+
+// A copy in parts, or a deletion, that is cut off at any step leaves nothing that a deletion with the same metadata and the
+// end of stale uploads do not remove.
+func TestCrashAtEachStep(t *testing.T) {
+	server := s3.Start(t, false)
+	for _, client := range []string{"s3", "minio"} {
+		bucket := "crash-" + client
+		server.CreateBucket(t, bucket)
+		values := make(map[string]string)
+		for key, value := range map[string]string{
+			"bucket": bucket, "endpoint": server.Endpoint, "region": s3.Region, "access.key": s3.AccessKey, "secret.key": s3.SecretKey,
+			"put.max.bytes": "2097152", "part.size.bytes": "5242880",
+		} {
+			values[prefix+key] = value
+		}
+		config, err := registry.Parse(values, prefix, "cluster")
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := func(t *testing.T, d segmentstore.Deps) objectstore.InventoryManager {
+			m, err := registry.Stores().Open(t.Context(), client, config, d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { m.Close() })
+			return m.(objectstore.InventoryManager)
+		}
+		for _, step := range segmentstore.Steps {
+			t.Run(client+" "+step, func(t *testing.T) {
+				crash, crashed := errors.New("crash"), false
+				d := deps()
+				d.Step = func(name string) error {
+					if crashed = crashed || name == step; crashed {
+						return crash
+					}
+					return nil
+				}
+				m := start(t, d)
+				s, data, _ := contract.Segment(uuid.Random(), 0, 6<<20)
+				custom, err := m.CopyLogSegmentData(t.Context(), s, data)
+				if err != nil && !errors.Is(err, crash) {
+					t.Fatal(err)
+				}
+				s.Custom = custom
+				m.DeleteLogSegmentData(t.Context(), []*objectstore.SegmentMetadata{s})
+				if !crashed {
+					t.Fatal("the step never came")
+				}
+				after := start(t, deps())
+				if errs := after.DeleteLogSegmentData(t.Context(), []*objectstore.SegmentMetadata{s}); errs != nil {
+					t.Fatal(errs)
+				}
+				later := time.Now().Add(time.Hour)
+				if _, err := after.AbortStaleUploads(t.Context(), later, false); err != nil {
+					t.Fatal(err)
+				}
+				if n, err := after.AbortStaleUploads(t.Context(), later, true); n > 0 || err != nil {
+					t.Errorf("%d uploads are left, %v", n, err)
+				}
+				err = after.ListObjects(t.Context(), objectstore.Scope{}, func(o objectstore.Object) error {
+					t.Errorf("%s is left", o.Key)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
 	}
 }
