@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc/mem"
 
-	"chancery/services/kafka/configdef"
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/replica"
@@ -230,7 +229,7 @@ func (m *move) finish() next {
 		return m.failed(err)
 	}
 	var err error
-	swapped := m.replica.Move(func(present *log.Log, config *configdef.Topic) (replica.Home, bool) {
+	swapped := m.replica.Move(func(present *log.Log) (replica.Home, bool) {
 		for range finishReads {
 			if _, err = m.copy(present); err != nil {
 				return replica.Home{}, false

@@ -3,7 +3,6 @@ package replica
 import (
 	"time"
 
-	"chancery/services/kafka/configdef"
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 )
@@ -16,16 +15,16 @@ type Home struct {
 }
 
 // Move lets a replica move to another log directory. change runs between all other events, so that nothing is written
-// meanwhile; it gets the present log and the topic's config, and gives the new home, or false when the replica stays. The
-// result is that of change; it is false as well for a replica that is out of reach.
-func (r *Replica) Move(change func(present *log.Log, config *configdef.Topic) (Home, bool)) bool {
+// meanwhile; it gets the present log and gives the new home, or false when the replica stays. The result is that of change; it
+// is false as well for a replica that is out of reach.
+func (r *Replica) Move(change func(present *log.Log) (Home, bool)) bool {
 	moved := false
 	r.Do(func() {
 		if !r.usable() {
 			return
 		}
 		var to Home
-		if to, moved = change(r.Log(), r.config); !moved {
+		if to, moved = change(r.Log()); !moved {
 			return
 		}
 		if to.Log == nil {
