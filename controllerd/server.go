@@ -106,7 +106,7 @@ func New(c Config, d Deps) (*Server, error) {
 	}
 	s.listener = listener.New(listener.Config{
 		NodeID: c.NodeID, Name: c.Listener.Name, Address: c.Listener.Address, MaxRequestBytes: c.Listener.MaxRequestBytes,
-		IdleTimeout: c.Listener.IdleTimeout, Properties: c.Properties,
+		IdleTimeout: c.Listener.IdleTimeout, Properties: c.Properties, SnapshotDir: filepath.Join(c.Dir, kraftlog.DirName),
 		Handle: s.client.Handle, State: s.feed.State, Logger: d.Logger,
 	})
 	return s, nil
@@ -326,7 +326,7 @@ func (s *Server) kafkaLog() *kraftlog.Copy {
 		Dir:          filepath.Join(c.Dir, kraftlog.DirName),
 		SegmentBytes: c.LogSegmentBytes, SegmentAge: c.LogSegmentAge,
 		SnapshotBytes: c.SnapshotBytes, SnapshotInterval: c.SnapshotInterval,
-		RetentionBytes: c.RetentionBytes, Retention: c.Retention,
+		RetentionBytes: c.RetentionBytes, Retention: c.Retention, UnsafeNoFsync: c.UnsafeNoFsync,
 		Logger: s.deps.Logger,
 	}, s.feed)
 }

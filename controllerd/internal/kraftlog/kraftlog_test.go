@@ -33,7 +33,7 @@ func newWorld(t testing.TB, dir string) *world {
 	w.feed.SetHolder(metalog.Holder{Epoch: 1, ID: 3, Address: "controller-3:1"})
 	w.copy = New(Config{
 		Dir: dir, SegmentBytes: 1000, SegmentAge: time.Hour, SnapshotBytes: 1500, SnapshotInterval: time.Hour,
-		RetentionBytes: 4000, Retention: 24 * time.Hour, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		RetentionBytes: 4000, Retention: 24 * time.Hour, UnsafeNoFsync: true, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}, w.feed)
 	return w
 }
@@ -196,6 +196,27 @@ func TestCopyBeginsAnew(t *testing.T) {
 		behind.add(t, 8, 2)
 		behind.run(t, nil)
 		checkSnapshot(t, filepath.Join(dir, snapshotName(102, 8)), 3)
+		whole, err := os.ReadFile(filepath.Join(dir, snapshotName(102, 8)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var parts []byte
+		for {
+			part, size, ok, err := ReadSnapshot(dir, 102, 8, int64(len(parts)), 50)
+			if err != nil || !ok || size != int64(len(whole)) {
+				t.Fatal(size, ok, err)
+			}
+			if len(part) == 0 {
+				break
+			}
+			parts = append(parts, part...)
+		}
+		if !bytes.Equal(parts, whole) {
+			t.Fatalf("%d bytes in parts, want %d", len(parts), len(whole))
+		}
+		if _, _, ok, err := ReadSnapshot(dir, 103, 8, 0, 50); ok || err != nil {
+			t.Fatal("there is a snapshot that was never made", err)
+		}
 		behind.add(t, 9, 2)
 		behind.run(t, nil)
 		if first, next, _ := readLog(t, dir); first != 102 || next != 104 {

@@ -3,6 +3,7 @@ package kraftlog
 import (
 	"bufio"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,7 +41,7 @@ func (c *Copy) snapshot(image *metadata.Image, now time.Time) error {
 		return nil
 	}
 	path := filepath.Join(c.Dir, snapshotName(s.end, s.epoch))
-	bytes, err := writeSnapshot(path+partialSuffix, image, c.lastTimestampMs, now)
+	bytes, err := c.writeSnapshot(path+partialSuffix, image, c.lastTimestampMs, now)
 	if err != nil {
 		return errors.Join(err, os.Remove(path+partialSuffix))
 	}
@@ -58,7 +59,7 @@ func (c *Copy) snapshot(image *metadata.Image, now time.Time) error {
 }
 
 // writeSnapshot writes the file of a snapshot and gives its size.
-func writeSnapshot(path string, image *metadata.Image, lastTimestampMs int64, now time.Time) (int64, error) {
+func (c *Copy) writeSnapshot(path string, image *metadata.Image, lastTimestampMs int64, now time.Time) (int64, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return 0, err
@@ -72,7 +73,7 @@ func writeSnapshot(path string, image *metadata.Image, lastTimestampMs int64, no
 	}
 	w.flush()
 	w.control(recordbatch.SnapshotFooter, snapshotFooter())
-	return w.bytes, errors.Join(w.err, w.w.Flush(), f.Sync(), f.Close())
+	return w.bytes, errors.Join(w.err, w.w.Flush(), c.sync(f), f.Close())
 }
 
 // snapshotWriter makes batches of records; after the first error it does nothing.
@@ -169,4 +170,27 @@ func (c *Copy) dropSegments(below int64) (freed int64, err error) {
 	}
 	c.epochs[0].start = max(c.epochs[0].start, first)
 	return freed, c.storeEpochs()
+}
+
+// ReadSnapshot gives a part of a snapshot's file and the size of the whole; ok says that there is such a snapshot. A position
+// outside the file gives no bytes.
+func ReadSnapshot(dir string, end int64, epoch int32, position int64, maxBytes int) (part []byte, size int64, ok bool, err error) {
+	f, err := os.Open(filepath.Join(dir, snapshotName(end, epoch)))
+	if errors.Is(err, fs.ErrNotExist) || end < 0 || epoch < 0 {
+		return nil, 0, false, nil
+	}
+	if err != nil {
+		return nil, 0, false, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, false, err
+	}
+	if position < 0 || position >= info.Size() {
+		return nil, info.Size(), true, nil
+	}
+	part = make([]byte, min(int64(max(maxBytes, 0)), info.Size()-position))
+	_, err = f.ReadAt(part, position)
+	return part, info.Size(), true, err
 }

@@ -40,6 +40,8 @@ type Config struct {
 	IdleTimeout     time.Duration
 	// Properties are this controller's static configs, which DescribeConfigs tells.
 	Properties map[string]string
+	// SnapshotDir has the copy of the metadata log, whose snapshots FetchSnapshot gives.
+	SnapshotDir string
 
 	// Handle takes a request to the active controller.
 	Handle func(ctx context.Context, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -147,6 +149,49 @@ func TestAnswersHere(t *testing.T) {
 	}
 	if p := resp.(*kmsg.VoteResponse).Topics[0].Partitions[0]; p.LeaderID != 7 || p.LeaderEpoch != 4 || p.VoteGranted {
 		t.Errorf("%+v", p)
+	}
+}
+
+func TestFetchSnapshot(t *testing.T) {
+	l := start(t, nil)
+	l.SnapshotDir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(l.SnapshotDir, "00000000000000000010-0000000003.checkpoint"), []byte("0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, l)
+	fetch := func(topic string, epoch int32, end, position int64) kmsg.FetchSnapshotResponseTopicPartition {
+		t.Helper()
+		req := kmsg.NewPtrFetchSnapshotRequest()
+		req.Version, req.MaxBytes = 1, 4
+		p := kmsg.NewFetchSnapshotRequestTopicPartition()
+		p.CurrentLeaderEpoch, p.Position = epoch, position
+		p.SnapshotID.EndOffset, p.SnapshotID.Epoch = end, 3
+		req.Topics = []kmsg.FetchSnapshotRequestTopic{{Topic: topic, Partitions: []kmsg.FetchSnapshotRequestTopicPartition{p}}}
+		resp, err := ask(t, c, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.(*kmsg.FetchSnapshotResponse).Topics[0].Partitions[0]
+	}
+	if p := fetch(clusterMetadata, 4, 10, 7); p.ErrorCode != 0 || p.Size != 10 || string(p.Bytes) != "789" || p.CurrentLeader.LeaderID != 7 {
+		t.Errorf("%+v", p)
+	}
+	for _, refused := range []struct {
+		topic         string
+		epoch         int32
+		end, position int64
+		want          errcode.Code
+	}{
+		{"other", 4, 10, 0, errcode.UnknownTopicOrPartition},
+		{clusterMetadata, 3, 10, 0, errcode.FencedLeaderEpoch},
+		{clusterMetadata, 5, 10, 0, errcode.UnknownLeaderEpoch},
+		{clusterMetadata, 4, 11, 0, errcode.SnapshotNotFound},
+		{clusterMetadata, 4, 10, 10, errcode.PositionOutOfRange},
+		{clusterMetadata, 4, 10, -1, errcode.PositionOutOfRange},
+	} {
+		if p := fetch(refused.topic, refused.epoch, refused.end, refused.position); p.ErrorCode != int16(refused.want) {
+			t.Errorf("%+v: got %s", refused, errcode.Code(p.ErrorCode).Name())
+		}
 	}
 }
 

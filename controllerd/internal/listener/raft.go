@@ -4,6 +4,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/services/kafka/errcode"
+
+	"chancery/controllerd/internal/kraftlog"
 )
 
 // Kafka's controllers vote with these requests; here the quorum does so by itself. Whoever sends one learns what it could
@@ -90,4 +92,56 @@ func (l *Listener) endQuorumEpoch(req *kmsg.EndQuorumEpochRequest) kmsg.Response
 	t.Topic, t.Partitions = clusterMetadata, []kmsg.EndQuorumEpochResponseTopicPartition{p}
 	resp.Topics = append(resp.Topics, t)
 	return resp
+}
+
+// maxSnapshotPart is the most of a snapshot that one answer has.
+const maxSnapshotPart = 1 << 20
+
+// fetchSnapshot gives a part of a snapshot of this controller's copy of the metadata log.
+func (l *Listener) fetchSnapshot(req *kmsg.FetchSnapshotRequest) kmsg.Response {
+	resp := kmsg.NewPtrFetchSnapshotResponse()
+	if req.ClusterID != nil && *req.ClusterID != l.State().Image.ClusterID() {
+		resp.ErrorCode = int16(errcode.InconsistentClusterId)
+		return resp
+	}
+	if len(req.Topics) != 1 || len(req.Topics[0].Partitions) != 1 {
+		resp.ErrorCode = int16(errcode.InvalidRequest)
+		return resp
+	}
+	in := &req.Topics[0].Partitions[0]
+	out := kmsg.NewFetchSnapshotResponseTopicPartition()
+	out.Partition, out.Position = in.Partition, in.Position
+	out.SnapshotID.EndOffset, out.SnapshotID.Epoch = in.SnapshotID.EndOffset, in.SnapshotID.Epoch
+	holder := l.State().Holder
+	out.CurrentLeader.LeaderID, out.CurrentLeader.LeaderEpoch = holder.ID, holder.Epoch
+	switch {
+	case req.Topics[0].Topic != clusterMetadata || in.Partition != 0:
+		out.ErrorCode = int16(errcode.UnknownTopicOrPartition)
+	case in.CurrentLeaderEpoch < holder.Epoch:
+		out.ErrorCode = int16(errcode.FencedLeaderEpoch)
+	case in.CurrentLeaderEpoch > holder.Epoch:
+		out.ErrorCode = int16(errcode.UnknownLeaderEpoch)
+	default:
+		l.readSnapshot(req, in, &out)
+	}
+	t := kmsg.NewFetchSnapshotResponseTopic()
+	t.Topic, t.Partitions = req.Topics[0].Topic, []kmsg.FetchSnapshotResponseTopicPartition{out}
+	resp.Topics = append(resp.Topics, t)
+	return resp
+}
+
+func (l *Listener) readSnapshot(req *kmsg.FetchSnapshotRequest, in *kmsg.FetchSnapshotRequestTopicPartition, out *kmsg.FetchSnapshotResponseTopicPartition) {
+	part, size, ok, err := kraftlog.ReadSnapshot(l.SnapshotDir, in.SnapshotID.EndOffset, in.SnapshotID.Epoch, in.Position,
+		min(int(req.MaxBytes), maxSnapshotPart))
+	switch {
+	case err != nil:
+		l.Logger.Warn("reading a snapshot of the metadata log", "error", err)
+		out.ErrorCode = int16(errcode.UnknownServerError)
+	case !ok:
+		out.ErrorCode = int16(errcode.SnapshotNotFound)
+	case in.Position < 0 || in.Position >= size:
+		out.ErrorCode = int16(errcode.PositionOutOfRange)
+	default:
+		out.Size, out.Bytes = size, part
+	}
 }

@@ -42,6 +42,7 @@ func table() []api {
 		{key: 56, min: 2, max: 3},
 		{key: 57, max: 2},
 		{key: 58},
+		{key: 59, max: 1, answer: here((*Listener).fetchSnapshot)},
 		{key: 60, max: 2, answer: here((*Listener).describeCluster)},
 		{key: 62, max: 4},
 		{key: 63, max: 2},

@@ -30,12 +30,13 @@ const (
 func (s *Server) describeQuorum(ctx context.Context, req *kmsg.DescribeQuorumRequest, state feed.State) *kmsg.DescribeQuorumResponse {
 	resp := kmsg.NewPtrDescribeQuorumResponse()
 	resp.Version = req.Version
+	resp.ErrorMessage = kmsg.StringPtr("") // Kafka's text for "no error", in version 2.
 	for i := range req.Topics {
 		topic := kmsg.NewDescribeQuorumResponseTopic()
 		topic.Topic = req.Topics[i].Topic
 		for j := range req.Topics[i].Partitions {
 			p := kmsg.NewDescribeQuorumResponseTopicPartition()
-			p.Partition = req.Topics[i].Partitions[j].Partition
+			p.Partition, p.ErrorMessage = req.Topics[i].Partitions[j].Partition, kmsg.StringPtr("")
 			if topic.Topic != clusterMetadata || p.Partition != 0 {
 				p.ErrorCode = int16(errcode.UnknownTopicOrPartition)
 				p.ErrorMessage = kmsg.StringPtr(errcode.UnknownTopicOrPartition.Message())
