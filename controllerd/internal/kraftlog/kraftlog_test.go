@@ -308,10 +308,10 @@ func TestCopyOfAnyHistory(t *testing.T) {
 	steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
 		return step{
 			claims:  rapid.Bool().Draw(rt, "claims"),
-			batches: rapid.SliceOfN(rapid.IntRange(1, 5), 0, 15).Draw(rt, "batches"),
+			batches: rapid.SliceOfN(rapid.IntRange(1, 5), 0, 8).Draw(rt, "batches"),
 			lost:    rapid.IntRange(0, 9).Draw(rt, "lost"),
 		}
-	}), 1, 4)
+	}), 1, 3)
 	rapid.Check(t, func(rt *rapid.T) {
 		history := steps.Draw(rt, "history")
 		synctest.Test(t, func(t *testing.T) {

@@ -168,6 +168,9 @@ type Found struct {
 // straySuffix ends the names of directories that were set aside.
 const straySuffix = "-stray"
 
+// metadataDir is the metadata log's directory, which a controller may keep beside the partitions.
+const metadataDir = "__cluster_metadata-0"
+
 // listing is what is in a log directory: replicas, those that were on their way here, and directories that are waiting for
 // their deletion.
 type listing struct {
@@ -184,7 +187,7 @@ func (d *Dir) list() (out listing, err error) {
 	for _, e := range entries {
 		name := e.Name()
 		switch {
-		case !e.IsDir() || strings.HasSuffix(name, straySuffix):
+		case !e.IsDir() || strings.HasSuffix(name, straySuffix) || name == metadataDir:
 			continue
 		case log.IsDeletedDir(name):
 			out.deleted = append(out.deleted, d.file(name))

@@ -146,7 +146,7 @@ func TestReplicasOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"x-0.abc-delete", "lost+found", "no-partition-01"} {
+	for _, name := range []string{"x-0.abc-delete", "lost+found", "__cluster_metadata-0", "no-partition-01"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestReplicasOnDisk(t *testing.T) {
 		t.Fatalf("another topic's replica was taken: %+v %v", p, err)
 	}
 	s.Strays()
-	for pattern, want := range map[string]int{"kept-0": 1, "again-1.*-stray": 1, "again-1": 0, "gone-3.*-stray": 1, "x-0*": 0, "lost+found": 1, "no-partition-01": 1} {
+	for pattern, want := range map[string]int{"kept-0": 1, "again-1.*-stray": 1, "again-1": 0, "gone-3.*-stray": 1, "x-0*": 0, "lost+found": 1, "__cluster_metadata-0": 1, "no-partition-01": 1} {
 		if got, _ := filepath.Glob(filepath.Join(dir, pattern)); len(got) != want {
 			t.Errorf("%s: %v", pattern, got)
 		}
