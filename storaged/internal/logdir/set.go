@@ -295,11 +295,16 @@ func (s *Set) ByPath(path string) (*Dir, bool) {
 	return s.dirs[i], true
 }
 
+// maxPreferred bounds what is remembered about replicas that may never come.
+const maxPreferred = 10_000
+
 // Prefer says where a replica that does not exist yet is to be made, if the controller does not say otherwise.
 func (s *Set) Prefer(r Replica, d *Dir) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.preferred[r] = d
+	if _, ok := s.preferred[r]; ok || len(s.preferred) < maxPreferred {
+		s.preferred[r] = d
+	}
 }
 
 // Moved says that a replica has gone from one directory to another.

@@ -118,6 +118,12 @@ func (n *Node) reconfigure(config *configdef.Node) {
 	n.quotas.configure(config)
 	n.fetchers.Reconfigure(config.Int("num.replica.fetchers"))
 	n.reconfigureCleaner(before, config)
+	for _, path := range config.List("cordoned.log.dirs") {
+		known := func(d *logdir.Dir) bool { return sameDir(path, d.Path()) }
+		if path != "*" && !slices.ContainsFunc(n.o.Dirs.All(), known) {
+			n.o.Logger.Warn("cordoned.log.dirs names what is not among log.dirs", "dir", path)
+		}
+	}
 }
 
 func (c *change) topicConfig(topic string) *configdef.Topic {
