@@ -28,4 +28,15 @@
 //	chancery_storage_at_min_isr_partitions                                                     of those led here
 //	chancery_storage_log_size_bytes{topic,partition}, chancery_storage_log_end_offset{...},
 //	chancery_storage_log_start_offset{...}                                                     for each replica
+//
+// Gauges of the log cleaner, with Kafka's names:
+//
+//	chancery_storage_log_cleaner_recopy_percent                  share of the bytes that stayed in the threads' last passes
+//	chancery_storage_log_cleaner_max_clean_time_secs, ..._max_buffer_utilization_percent
+//	                                                             the longest of those passes, the fullest map of keys
+//	chancery_storage_log_cleaner_max_dirty_percent, ..._time_since_last_run_ms
+//	                                                             the dirtiest log, and how long ago that was seen
+//	chancery_storage_log_cleaner_max_compaction_delay_secs       by how much max.compaction.lag.ms was missed
+//	chancery_storage_log_cleaner_uncleanable_partitions_count{log_directory}, ..._uncleanable_bytes{log_directory}
+//	                                                             logs that were given up: the node's log says why
 package storaged
