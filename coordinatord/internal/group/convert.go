@@ -68,7 +68,7 @@ func whyNot(err error) string {
 
 // canUpgrade says why a classic group with members may not become a consumer group.
 func (m *Machine) canUpgrade(g *Group) error {
-	reason := ""
+	var reason string
 	switch {
 	case !m.config.Consumer.Upgrade:
 		reason = "online upgrade is disabled"
@@ -146,7 +146,7 @@ func (m *Machine) canDowngrade(g *consumerGroup, leaving []*consumer.Member) boo
 	if classic != left || left <= 0 {
 		return false
 	}
-	reason := ""
+	var reason string
 	switch {
 	case !m.config.Consumer.Downgrade:
 		reason = "online downgrade is disabled"
