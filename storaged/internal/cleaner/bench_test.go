@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,7 +104,7 @@ func benchLog(b *testing.B, size int64, valueBytes int, codec recordbatch.Compre
 	for i := range text {
 		text[i] = "abcdefghijklmnop"[random.IntN(16)]
 	}
-	keys := int(size / int64(valueBytes+30) / 5)
+	keys := max(1, int(size/int64(valueBytes+30)/5))
 	for l.Size() < size {
 		batch := benchBatch(b, random, text, l.LogEndOffset(), valueBytes, keys, codec)
 		if err := l.Append([]recordbatch.Batch{recordbatch.BatchOf(batch)}); err != nil {
@@ -115,4 +116,65 @@ func benchLog(b *testing.B, size int64, valueBytes int, codec recordbatch.Compre
 	}
 	l.SetHighWatermark(l.LogEndOffset())
 	return l
+}
+
+// BenchmarkAppendBesidePass appends to one log at a steady rate, alone and while a thread cleans another one again and again:
+// p99-us is how long an append takes.
+//
+//	TMPDIR=/dev/shm go test -run '^$' -bench AppendBesidePass -benchtime 4000x ./storaged/internal/cleaner
+func BenchmarkAppendBesidePass(b *testing.B) {
+	for _, cleaning := range []bool{false, true} {
+		b.Run(fmt.Sprintf("cleaning=%v", cleaning), func(b *testing.B) {
+			dirty := benchLog(b, 64<<20, 1000, recordbatch.None)
+			l := benchLog(b, 1, 1000, recordbatch.None)
+			ctx, cancel := context.WithCancel(b.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				lowerPriority()
+				for cleaning && ctx.Err() == nil {
+					// Without the replacement the log stays dirty.
+					_ = benchPass(ctx, dirty, func(func() error) error { return log.ErrCleaningAborted })
+				}
+			}()
+			random, text := rand.New(rand.NewPCG(1, 2)), make([]byte, 1<<20)
+			batch := recordbatch.BatchOf(benchBatch(b, random, text, 0, 1000, 100, recordbatch.None))
+			var took []time.Duration
+			pace := time.NewTicker(time.Millisecond)
+			defer pace.Stop()
+			for b.Loop() {
+				<-pace.C
+				batch.Header().SetBaseOffset(l.LogEndOffset())
+				began := time.Now()
+				if err := l.Append([]recordbatch.Batch{batch}); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(began))
+			}
+			cancel()
+			<-done
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+		})
+	}
+}
+
+// benchPass runs one pass over a log.
+func benchPass(ctx context.Context, l *log.Log, replace func(func() error) error) error {
+	bounds, err := l.CleanBounds(time.Now())
+	if err != nil {
+		return err
+	}
+	c, err := l.BeginCleaning(bounds)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p := pass{
+		ctx: ctx, cleaning: c, limits: Limits{DedupeBytes: 128 << 20, LoadFactor: 0.9, IOBufferBytes: 256 << 10},
+		filter: &recordbatch.Filter{Codecs: testCodecs}, spend: func(context.Context, int64) error { return nil }, replace: replace,
+	}
+	_, err = p.run(bounds)
+	return err
 }
