@@ -309,5 +309,20 @@ func (n *Node) checkBrokerStep(configs map[string]string, perBroker bool) error 
 				"current value %d", name, is, was)
 		}
 	}
+	return checkCleanerStep(n.Int("log.cleaner.threads"), after.Int("log.cleaner.threads"))
+}
+
+// checkCleanerStep says whether the cleaner may go on with another number of threads.
+func checkCleanerStep(was, is int) error {
+	switch {
+	case is == was:
+		return nil
+	case is < 1:
+		return errcode.InvalidRequest.Errorf("Log cleaner threads should be at least 1")
+	case is < was/2:
+		return errcode.InvalidRequest.Errorf("Log cleaner threads cannot be reduced to less than half the current value %d", was)
+	case is > was*2:
+		return errcode.InvalidRequest.Errorf("Log cleaner threads cannot be increased to more than double the current value %d", was)
+	}
 	return nil
 }
