@@ -243,10 +243,9 @@ func (s *Store) deleteOne(ctx context.Context, key string) error {
 	if err := remove(name); err != nil {
 		return err
 	}
-	for dir := filepath.Dir(name); len(dir) > len(s.root); dir = filepath.Dir(dir) {
-		if os.Remove(dir) != nil {
-			break // It has other objects in it.
-		}
+	dir := filepath.Dir(name)
+	for len(dir) > len(s.root) && os.Remove(dir) == nil { // until one has other objects in it
+		dir = filepath.Dir(dir)
 	}
 	return nil
 }

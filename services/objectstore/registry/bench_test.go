@@ -250,7 +250,6 @@ func BenchmarkColdRead(b *testing.B) {
 		}
 		b.StopTimer()
 		r.Close()
-		r = nil
 		// Twice, since pools keep what is free for one collection.
 		runtime.GC()
 		runtime.GC()

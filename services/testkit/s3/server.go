@@ -108,11 +108,15 @@ func (s *Server) run(t testing.TB, binary string, args []string, address string)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	exited := make(chan error, 1)
-	go func() { exited <- cmd.Wait() }()
+	exited := make(chan struct{})
+	var exit error
+	go func() {
+		defer close(exited)
+		exit = cmd.Wait()
+	}()
 	stop := func() {
 		if cmd.Process.Kill() == nil {
-			_ = <-exited
+			<-exited
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -121,8 +125,8 @@ func (s *Server) run(t testing.TB, binary string, args []string, address string)
 	defer tick.Stop()
 	for {
 		select {
-		case err := <-exited:
-			return fmt.Errorf("%w: %s", errors.Join(err, errors.New("it ended")), log.String())
+		case <-exited:
+			return fmt.Errorf("%w: %s", errors.Join(errors.New("it ended"), exit), log.String())
 		case <-ctx.Done():
 			stop()
 			return fmt.Errorf("no answer in time: %s", log.String())
