@@ -123,6 +123,8 @@ func (d *Dir) Err() error {
 	return nil
 }
 
+func (d *Dir) works() bool { return d.failure.Load() == nil }
+
 // Fail takes the directory offline and says whether this was the first failure.
 func (d *Dir) Fail(err error) bool { return d.failure.CompareAndSwap(nil, &err) }
 

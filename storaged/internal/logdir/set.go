@@ -260,7 +260,7 @@ func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) 
 // directory does not have the replica any more, or does not work.
 func (s *Set) promote(r Replica, topic, assigned uuid.UUID) (Placement, bool, error) {
 	f, ok := s.futures[r]
-	if !ok || f.dir.id != assigned || f.TopicID != topic || f.dir.Err() != nil {
+	if !ok || f.dir.id != assigned || f.TopicID != topic || !f.dir.works() {
 		return Placement{}, false, nil
 	}
 	delete(s.futures, r)
@@ -279,7 +279,7 @@ func (s *Set) Future(r Replica, topic uuid.UUID) (dir *Dir, name string, ok bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.futures[r]
-	if !ok || f.TopicID != topic || f.dir.Err() != nil {
+	if !ok || f.TopicID != topic || !f.dir.works() {
 		return nil, "", false
 	}
 	delete(s.futures, r)
