@@ -14,6 +14,7 @@ import (
 
 	"chancery/controllerd/internal/metalog"
 	"chancery/controllerd/internal/metalog/metalogtest"
+	"chancery/services/kafka/uuid"
 )
 
 const patience = 30 * time.Second
@@ -142,6 +143,32 @@ func startThree(t *testing.T) ([]*Member, []Config) {
 		<-done
 	}
 	return members, configs
+}
+
+// TestAddressOfAVoterChanges begins with a voter that nobody can reach, gives it an address, and another one.
+func TestAddressOfAVoterChanges(t *testing.T) {
+	config := Config{ID: 1, Dir: filepath.Join(t.TempDir(), "quorum"), DirectoryID: uuid.UUID{1}, Election: 100 * time.Millisecond}
+	m := startMember(t, config)
+	awaitLeader(t, m, true)
+	closeMember(t, m)
+	for _, address := range freeAddresses(t, 2) {
+		config.Voters = []Voter{{ID: 1, Address: address}}
+		m := startMember(t, config)
+		awaitLeader(t, m, true)
+		deadline := time.After(patience)
+		for {
+			members, err := m.Members(t.Context(), 1, uuid.UUID{1})
+			if err == nil && len(members) == 1 && members[0].Address == address {
+				break
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-deadline:
+				t.Fatalf("members %v, %v, want the address %s", members, err, address)
+			}
+		}
+		closeMember(t, m)
+	}
 }
 
 // leaderOf waits until one of the members leads.

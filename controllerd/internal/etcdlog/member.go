@@ -137,7 +137,7 @@ func Start(c Config) (*Member, error) {
 		compact: true,
 		reclaim: m.makeRoom,
 	}
-	m.watchers.Go(func() { m.announce(identity{c.ID, c.DirectoryID}) })
+	m.watchers.Go(func() { m.announce(identity{c.ID, c.DirectoryID}, config.AdvertisePeerUrls[0].String()) })
 	m.watchers.Go(m.watchLeader)
 	m.watchers.Go(m.watchSize)
 	m.watchers.Go(m.watchEnd)

@@ -34,11 +34,14 @@ func (s *store) identityKey(member uint64) string {
 	return fmt.Sprintf("%svoters/%016x", s.prefix, member)
 }
 
-// announce writes down who this member is, once it can.
-func (m *Member) announce(self identity) {
+// announce writes down who this member is and where the others reach it, once it can.
+func (m *Member) announce(self identity, peerURL string) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
 		err := m.store.putIdentity(ctx, uint64(m.etcd.Server.MemberID()), self)
+		if err == nil {
+			err = m.updateAddress(ctx, peerURL)
+		}
 		cancel()
 		if err == nil {
 			return
@@ -51,6 +54,16 @@ func (m *Member) announce(self identity) {
 			return
 		}
 	}
+}
+
+// updateAddress tells the quorum a new address of this member: its files keep the one that it had before.
+func (m *Member) updateAddress(ctx context.Context, peerURL string) error {
+	own := m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID())
+	if m.portless || own == nil || len(own.PeerURLs) == 1 && own.PeerURLs[0] == peerURL {
+		return nil
+	}
+	_, err := m.client.MemberUpdate(ctx, uint64(own.ID), []string{peerURL})
+	return err
 }
 
 func (s *store) putIdentity(ctx context.Context, member uint64, who identity) error {
