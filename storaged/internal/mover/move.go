@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"chancery/services/kafka/recordbatch"
 	"chancery/storaged/internal/log"
 	"chancery/storaged/internal/logdir"
 	"chancery/storaged/internal/replica"
@@ -168,12 +169,28 @@ func (m *move) copy(present *log.Log) (int, error) {
 	if err := records.ReadInto((*data)[:n]); err != nil {
 		return 0, fmt.Errorf("%w: %w", errPresent, err)
 	}
-	if err := m.future.AppendAsFollower(mem.BufferSlice{mem.SliceBuffer((*data)[:n])}); err != nil {
+	if err := m.append(mem.BufferSlice{mem.SliceBuffer((*data)[:n])}, from); err != nil {
 		return 0, err
 	}
 	m.unflushed += n
 	m.set.config.Quota.Record(time.Now(), n)
 	return n, nil
+}
+
+// append writes to the copy. One that begins inside a batch, because the records before were deleted, begins with the whole batch and
+// hides those.
+func (m *move) append(records mem.BufferSlice, from int64) error {
+	it := recordbatch.IterateBuffers(records)
+	if !it.Next() || it.Header().BaseOffset() >= from || m.future.LocalLogStartOffset() < from {
+		return m.future.AppendAsFollower(records)
+	}
+	if err := m.future.TruncateFullyAndStartAt(it.Header().BaseOffset()); err != nil {
+		return err
+	}
+	if err := m.future.AppendAsFollower(records); err != nil {
+		return err
+	}
+	return m.future.SetLogStartOffset(from)
 }
 
 // align cuts the copy where it differs from the present log, and lets it begin where that begins.
@@ -282,7 +299,7 @@ func (m *move) swap(present *log.Log) (replica.Home, error) {
 	if err != nil {
 		return replica.Home{Dir: m.to}, fmt.Errorf("rename the copy of %s: %w", r, err)
 	}
-	opened, err := c.Open(r, m.to, name, OpenAs{Clean: true, InService: true})
+	opened, err := c.Open(r, m.to, name, OpenAs{LogStart: m.future.LogStartOffset(), Clean: true, InService: true})
 	if err != nil {
 		return replica.Home{Dir: m.to}, err
 	}

@@ -34,11 +34,11 @@ type Config struct {
 
 // OpenAs says how a log is to be opened.
 type OpenAs struct {
-	// LogStart is where a new copy begins.
+	// LogStart is where the log begins.
 	LogStart int64
 	// Clean says that the log was closed a moment ago, so that nothing is to be recovered.
 	Clean bool
-	// Flush lets the closed segments of the log be flushed in the background, as those of a replica in service.
+	// InService lets the closed segments of the log be flushed in the background, as those of a replica in service.
 	InService bool
 }
 

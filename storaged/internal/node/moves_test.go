@@ -449,3 +449,41 @@ func moveAmongElections(t *testing.T, random *rand.Rand) {
 		at += i + 1
 	}
 }
+
+// A log whose start lies inside a batch moves with the whole batch, and shows as little of it as before.
+func TestMoveOfALogThatBeginsInsideABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		topic := c.topic("a", 1, 1)
+		produce(n, appendRequest(topic, storage.AcksAll, batch("0", "1", "2")))
+		resp, err := n.DeleteRecords(t.Context(), &storagev1.DeleteRecordsRequest{TimeoutMs: 1000, Partitions: []*storagev1.DeleteRecordsPartition{
+			{TopicId: topic[:], Offset: 2},
+		}})
+		if err != nil || resp.GetPartitions()[0].GetErrorCode() != 0 {
+			t.Fatal(resp, err)
+		}
+		from, to := where(t, n, "a", dirs)
+		for _, dir := range []string{to, from} {
+			if code := move(t, n, "a", dir); code != errcode.None {
+				t.Fatal(code)
+			}
+			eventually(t, "the replica has moved", func() bool {
+				in := described(t, n, "a")
+				return in[dir] == "present" && len(in) == 1
+			})
+			r := fetch(t, n, fetchRequest(topic, 2))
+			if got := values(t, r); !slices.Equal(got, []string{"0", "1", "2"}) || r.LogStartOffset != 2 {
+				t.Fatalf("%v, %+v", got, r)
+			}
+			if r := fetch(t, n, fetchRequest(topic, 1)); r.Error != errcode.OffsetOutOfRange {
+				t.Fatalf("%+v", r)
+			}
+		}
+		c.stop(1)
+		n = c.start(1)
+		if r := produce(n, appendRequest(topic, storage.AcksAll, batch("3"))); r.Error != errcode.None || r.BaseOffset != 3 || r.LogStartOffset != 2 {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
