@@ -51,6 +51,13 @@ func (r *reads) learn(p remotelog.Partition, log remotestate.Log, epoch int32) *
 	return h
 }
 
+// forget drops what is known of a partition that is not ours any more.
+func (r *reads) forget(p remotelog.Partition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.logs, p)
+}
+
 func (r *reads) known(p remotelog.Partition) *history {
 	r.mu.Lock()
 	defer r.mu.Unlock()

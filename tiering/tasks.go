@@ -185,6 +185,7 @@ func (s *Server) forgetTasks(jobs []job) {
 	for p, t := range s.tasks {
 		if !ours[p] && !t.running {
 			delete(s.tasks, p)
+			s.reads.forget(p)
 		}
 	}
 }

@@ -182,6 +182,7 @@ func (m *Machine) Commit(_ time.Time, _ int64, r remotelog.Record, _ *statemachi
 	case *remotelog.PartitionDelete:
 		p.topic, p.deleting, p.deleted = r.Topic, r.State != remotelog.PartitionFinished, r.State
 		if r.State == remotelog.PartitionFinished {
+			p.deleted = 0 // as if it had never been
 			clear(p.segments)
 		}
 	}

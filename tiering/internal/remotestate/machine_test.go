@@ -102,6 +102,18 @@ func TestLife(t *testing.T) {
 	write(t, m, segment(3, 20, 29)) // it may begin again
 }
 
+// TestDeletionLeavesNothing lets a segment be on its way while the partition's deletion ends: what comes after does not look
+// half deleted.
+func TestDeletionLeavesNothing(t *testing.T) {
+	m := New()
+	end, _, _ := decide(m, Write{&remotelog.PartitionDelete{Topic: "t", Partition: here, State: remotelog.PartitionFinished}})
+	next, _, _ := decide(m, Write{segment(1, 0, 9)})
+	commit(m, append(end, next...)...)
+	if v := view(m); v.Deleting || v.Delete != 0 || len(v.Segments) != 1 {
+		t.Fatalf("%+v", v)
+	}
+}
+
 // TestRollback decides, commits and takes back in any order that can come, and compares with a machine that has only seen
 // what was committed.
 func TestRollback(t *testing.T) {
