@@ -21,7 +21,7 @@ run: build ## everything in one process, on localhost:9092
 test: s3-server ## all tests; Go is all they need, and a C compiler for those with librdkafka
 	go test -timeout 30m ./...
 
-check: fmt lint layers generated race ## what must be clean before a commit
+check: fmt lint layers generated race sim ## what must be clean before a commit
 
 fmt: ## files that are not formatted fail the check
 	@unformatted=$$(gofmt -l $(GOFILES)); if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w:"; echo "$$unformatted"; exit 1; fi

@@ -44,19 +44,33 @@ type load struct {
 	stop    context.CancelFunc
 	workers errgroup.Group
 	sources []source
+	options loadOptions
+	// plain is what producers without idempotence wrote, tailed what one reader has read of all, without a group.
+	plain, tailed *history
 	// errs are the failures of single records, which clients report when they cannot know the outcome.
 	mu   sync.Mutex
 	errs []error
 }
 
+// loadOptions say what a load does beside the rest.
+type loadOptions struct {
+	// perSecond is how many records each producer writes; 0 for as many as it can.
+	perSecond int
+	// plain adds producers without idempotence on a topic of their own, tail a reader without a group.
+	plain, tail bool
+}
+
 // startLoad makes a topic with three replicas, of which two must be in sync, and starts the work on it.
-func startLoad(t *testing.T, p *testkit.Playground, name string) *load {
+func startLoad(t *testing.T, p *testkit.Playground, name string, options ...loadOptions) *load {
 	t.Helper()
 	l := &load{t: t, adm: admin(t, p.Bootstrap), topic: name, group: name + "-readers", history: newHistory(), grouped: newHistory(), log: testkit.Logger(t)}
 	ctx, cancel := context.WithTimeout(t.Context(), recoveryTime)
 	defer cancel()
 	createTopics(ctx, t, l.adm, loadTopicPartitions, 3, map[string]*string{"min.insync.replicas": kadm.StringPtr("2")}, l.topic)
 
+	for _, o := range options {
+		l.options = o
+	}
 	workCtx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	l.stop = stop
 	t.Cleanup(stop)
@@ -70,6 +84,16 @@ func startLoad(t *testing.T, p *testkit.Playground, name string) *load {
 	for number := range 2 {
 		l.workers.Go(func() error { return l.consume(workCtx, p.Bootstrap, number) })
 	}
+	if l.options.plain {
+		l.startPlain(ctx, workCtx, p.Bootstrap)
+	}
+	if l.options.tail {
+		l.tailed = newHistory()
+		for _, s := range l.sources {
+			l.tailed.add(s)
+		}
+		l.workers.Go(func() error { return l.tail(workCtx, p.Bootstrap) })
+	}
 	l.awaitProgress("the start")
 	return l
 }
@@ -82,9 +106,14 @@ func (l *load) produce(ctx context.Context, bootstrap []string, s source) error 
 	}
 	defer cl.Close()
 	window := make(chan struct{}, loadWindow)
+	pace := l.pace()
+	defer pace.Stop()
 	for seq := 0; ; seq++ {
 		select {
 		case window <- struct{}{}:
+			if l.options.perSecond > 0 {
+				<-pace.C
+			}
 		case <-ctx.Done():
 			flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoveryTime)
 			defer cancel()
@@ -136,7 +165,7 @@ func (c clientLog) Log(level kgo.LogLevel, message string, keyValues ...any) {
 }
 
 // progressRecords is how many records must be acknowledged, and read, for work to count as going on.
-const progressRecords = 500
+const progressRecords = 300
 
 // awaitProgress waits until both the producers and the group have done more since now, and tells how long each took.
 func (l *load) awaitProgress(after string) {
@@ -196,6 +225,7 @@ func (l *load) finish(bootstrap []string) {
 		l.t.Errorf("read everything: %v", err)
 	}
 	l.history.mustHold(l.t, rules{})
+	l.finishOthers(ctx, bootstrap)
 	acks, _, _ := l.history.counts()
 	l.t.Logf("%d records acknowledged, %d in the log", acks, total)
 	l.checkGroup(ctx)

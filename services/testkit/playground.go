@@ -169,13 +169,17 @@ func (p *Playground) command(command, name string) {
 // Processes are all processes of the playground.
 func (p *Playground) Processes() []playground.Process {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), commandTime)
-	defer cancel()
-	processes, err := playground.Status(ctx, p.dir)
+	processes, err := p.processes()
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	return processes
+}
+
+func (p *Playground) processes() ([]playground.Process, error) {
+	ctx, cancel := context.WithTimeout(p.t.Context(), commandTime)
+	defer cancel()
+	return playground.Status(ctx, p.dir)
 }
 
 // Process is one process by name.
