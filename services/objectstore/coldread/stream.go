@@ -16,7 +16,7 @@ const (
 	firstWindow = 2 * objectstore.BlockBytes
 	// windowShare is how many requests the window of a reader is read with: enough to be served at several times the speed
 	// of one connection.
-	windowShare = 8
+	windowShare = 16
 	// maxRequestBlocks is the largest request, in blocks.
 	maxRequestBlocks = 8
 	// consumedShare bounds the window by what the reader has consumed: one that reads little gets little read ahead.
