@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/services/testkit"
@@ -98,6 +102,78 @@ func TestPausedStorage(t *testing.T) {
 		awaitInSync(t, l.adm, l.topic)
 	}
 	l.finish(p.Bootstrap)
+}
+
+// TestLostDisks takes one of a storage node's two disks away: leaders on it move, the node goes on with the other, and everything is
+// there when the disk comes back. Meanwhile the replicas of another node move from disk to disk.
+func TestLostDisks(t *testing.T) {
+	properties := map[string]string{"replica.high.watermark.checkpoint.interval.ms": "200"}
+	maps.Copy(properties, quickFencing)
+	p := testkit.StartPlayground(t, testkit.PlaygroundOptions{LogDirs: 2, Properties: properties})
+	l := startLoad(t, p, "lost-disks")
+	disk := func(id, n int) string {
+		return filepath.Join(p.Dir(), fmt.Sprintf("storage-%d", id), []string{"data", "data-2"}[n])
+	}
+	for round := range min(2, roundsOfFaults(t)) {
+		lost, moved := round%3+1, (round+1)%3+1
+		moveReplicas(t, l.adm, int32(moved), l.topic, disk(moved, round%2))
+		gone := disk(lost, 1)
+		if err := os.Rename(gone, gone+"-lost"); err != nil {
+			t.Fatal(err)
+		}
+		awaitDirs(t, l.adm, int32(lost), "a disk to count as lost", func(dirs kadm.DescribedLogDirs) bool {
+			return errors.Is(dirs[gone].Err, kerr.KafkaStorageError) && dirs[disk(lost, 0)].Err == nil
+		})
+		l.awaitProgress("the loss of a disk")
+		awaitDirs(t, l.adm, int32(moved), "the replicas to have moved", func(dirs kadm.DescribedLogDirs) bool {
+			from, to := dirs[disk(moved, 1-round%2)].Topics[l.topic], dirs[disk(moved, round%2)].Topics[l.topic]
+			for _, r := range to {
+				if r.IsFuture {
+					return false
+				}
+			}
+			return len(from) == 0 && len(to) > 0
+		})
+		name := fmt.Sprintf("storage-%d", lost)
+		p.Kill(name)
+		if err := os.Rename(gone+"-lost", gone); err != nil {
+			t.Fatal(err)
+		}
+		p.Restart(name)
+		awaitInSync(t, l.adm, l.topic)
+	}
+	l.finish(p.Bootstrap)
+}
+
+// moveReplicas has a node move all its replicas of a topic to a log directory.
+func moveReplicas(t *testing.T, adm *kadm.Client, node int32, topic, dir string) {
+	t.Helper()
+	details, err := adm.ListTopics(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var to kadm.AlterReplicaLogDirsReq
+	to.Add(dir, details.TopicsSet())
+	answers, err := adm.AlterBrokerReplicaLogDirs(t.Context(), node, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers.Each(func(r kadm.AlterReplicaLogDirsResponse) {
+		if r.Err != nil {
+			t.Errorf("%s-%d cannot move to %s: %v", r.Topic, r.Partition, dir, r.Err)
+		}
+	})
+}
+
+// awaitDirs waits until a node's log directories are as they should be.
+func awaitDirs(t *testing.T, adm *kadm.Client, node int32, what string, met func(kadm.DescribedLogDirs) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), recoveryTime)
+	defer cancel()
+	await(ctx, t, what, func() (bool, error) {
+		dirs, err := adm.DescribeBrokerLogDirs(ctx, node, nil)
+		return err == nil && met(dirs), err
+	})
 }
 
 // TestKilledController kills the active controller of three: the data path does not notice, and another one answers soon.

@@ -35,6 +35,8 @@ const (
 // two coordinators; no tiering.
 type PlaygroundOptions struct {
 	Storage, Gateways, Controllers, Coordinators, Tiering int
+	// LogDirs is how many log directories each storage node has; 0 means one.
+	LogDirs int
 	// Properties are given to every process.
 	Properties map[string]string
 }
@@ -59,7 +61,7 @@ func StartPlayground(t testing.TB, o PlaygroundOptions) *Playground {
 	args := []string{"playground",
 		"--storage", strconv.Itoa(shape.Storage), "--gateways", strconv.Itoa(shape.Gateways), "--controllers", strconv.Itoa(shape.Controllers),
 		"--coordinators", strconv.Itoa(shape.Coordinators), "--tiering", strconv.Itoa(shape.Tiering),
-		"--data", p.dir, "--base-port", strconv.Itoa(FreePorts(t, shape.Ports()))}
+		"--log-dirs", strconv.Itoa(orDefault(o.LogDirs, 1)), "--data", p.dir, "--base-port", strconv.Itoa(FreePorts(t, shape.Ports()))}
 	args = append(args, setFlags(quickGroups, o.Properties)...)
 	p.cmd = exec.Command(Binary(t), args...)
 	var stderr bytes.Buffer
