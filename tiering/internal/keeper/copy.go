@@ -172,8 +172,8 @@ func (p *Pass) store(ctx context.Context, s *remotelog.Segment, d *storagev1.Des
 
 // giveUp takes an announcement back, and what may be in the store.
 func (p *Pass) giveUp(ctx context.Context, s *remotelog.Segment) error {
-	if ctx.Err() != nil {
-		return nil // the next owner finds it
+	if err := ctx.Err(); err != nil {
+		return err // the next owner finds what is left
 	}
 	if err := p.update(ctx, s.ID, remotelog.DeleteStarted, nil); err != nil {
 		return err
