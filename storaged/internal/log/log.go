@@ -177,6 +177,11 @@ func Open(o Options) (*Log, error) {
 	err := l.load(o.CleanShutdown)
 	if err == nil {
 		l.recoveryPointFell = o.RecoveryPointFell
+		l.mu.Lock()
+		for _, s := range l.segments {
+			s.closeFiles()
+		}
+		l.mu.Unlock()
 		return l, nil
 	}
 	for _, s := range l.segments {

@@ -53,6 +53,8 @@ type segment struct {
 	firstTime int64
 	// sinceEntry is how many bytes were appended since the last index entry.
 	sinceEntry int
+	// idleSize is what size was when files were last looked for that nobody uses.
+	idleSize int64
 }
 
 // noFirstTime says that the first batch's timestamp has not been read.
@@ -115,6 +117,20 @@ func (s *segment) release() {
 	}
 	_ = s.offsets.close()
 	_ = s.times.close()
+}
+
+// closeFiles lets go of files that will be opened again when they are needed. An index of which memory has only a part stays
+// open. The log's lock is held, and nobody else has a hold on the segment.
+func (s *segment) closeFiles() {
+	if s.file != nil {
+		_ = s.file.Close() // see release
+		s.file = nil
+	}
+	for _, x := range []*index{&s.offsets, &s.times} {
+		if len(x.sample) == 0 {
+			_ = x.close()
+		}
+	}
 }
 
 // open opens the file of batches. The file is set under the log's lock, since readers look at it.

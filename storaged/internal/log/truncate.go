@@ -429,18 +429,21 @@ func (l *Log) deleteWhile(condition func(i int) (bool, error)) (int, error) {
 	return n, l.removeSnapshots(func(o int64) bool { return o < next })
 }
 
-// unloadIdle closes the files of inactive segments and forgets their indexes, unless somebody has a hold on them.
+// unloadIdle closes the files of inactive segments and forgets their indexes, unless somebody has a hold on them. The files of
+// the active segment are closed when nothing was written since the last time: a node may have more partitions than files.
 func (l *Log) unloadIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if s := l.active(); s.refs.Load() == 1 && s.size == s.idleSize {
+		s.closeFiles()
+	} else {
+		s.idleSize = s.size
+	}
 	for _, s := range l.segments[:len(l.segments)-1] {
 		if s.refs.Load() > 1 {
 			continue
 		}
-		if s.file != nil {
-			_ = s.file.Close() // see release
-			s.file = nil
-		}
+		s.closeFiles()
 		_ = s.offsets.close()
 		_ = s.times.close()
 		s.loaded = false
