@@ -44,6 +44,8 @@ func testTools(t *testing.T, s server) {
 		{"perf", testPerf},
 		{"versions", testVersions},
 		{"dump-log", testDumpLog},
+		{"quorum", testQuorum},
+		{"metadata-log", testMetadataLog},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, k, s) }) {
 			t.Fatalf("the steps after %s build on it", step.name)
