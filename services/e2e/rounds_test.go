@@ -15,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"chancery/services/app/playground"
 	"chancery/services/testkit"
 )
 
@@ -256,7 +255,7 @@ func (r *rounds) fillDisk() {
 	}
 	ctx, cancel := context.WithTimeout(r.t.Context(), recoveryTime)
 	defer cancel()
-	await(ctx, r.t, name+" to give up", func() (bool, error) { return r.p.Process(name).State == playground.Failed, nil })
+	await(ctx, r.t, name+" to give up", func() (bool, error) { return r.p.HasFailed(name), nil })
 	r.l.awaitProgress("the disk of " + name + " is full")
 	if err := os.Remove(filler); err != nil {
 		r.t.Fatal(err)

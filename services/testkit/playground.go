@@ -195,6 +195,12 @@ func (p *Playground) Process(name string) playground.Process {
 	return processes[i]
 }
 
+// HasFailed says whether a process has ended by itself.
+func (p *Playground) HasFailed(name string) bool {
+	p.t.Helper()
+	return p.Process(name).State == playground.Failed
+}
+
 // AwaitReady waits until a process says that it is ready.
 func (p *Playground) AwaitReady(name string) {
 	p.t.Helper()

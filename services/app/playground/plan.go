@@ -56,8 +56,8 @@ func (c Config) Validate() error {
 // Ports is how many ports in a row the cluster uses.
 func (c Config) Ports() int {
 	// Each process has an address for other services and one for administrators; gateways have a Kafka listener instead
-	// of the former, and controllers two more: for their quorum and for clients.
-	return 2*(c.Storage+c.Gateways+c.Coordinators+c.Tiering) + 4*c.Controllers
+	// of the former and a listener for each storage node, and controllers two more: for their quorum and for clients.
+	return 2*(c.Storage+c.Gateways+c.Coordinators+c.Tiering) + 4*c.Controllers + c.Storage*c.Gateways
 }
 
 // The services, by the subcommands that run them.
@@ -144,6 +144,15 @@ func plan(c Config) []processPlan {
 	for _, p := range all {
 		p.addresses[addressAdmin] = next()
 		p.properties["admin.listeners"] = p.addresses[addressAdmin]
+	}
+	// Most clients do not say which node they mean when they ask one about itself, so the port says it.
+	for _, p := range gateways {
+		var ports []string
+		for _, node := range storage {
+			_, port, _ := net.SplitHostPort(next())
+			ports = append(ports, node.properties["node.id"]+":"+port)
+		}
+		p.properties["node.ports"] = strings.Join(ports, ",")
 	}
 	common := sharedProperties(c, controllers)
 	for i := range all {

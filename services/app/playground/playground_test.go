@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -273,7 +274,17 @@ func TestPlan(t *testing.T) {
 	}
 	used := map[string]bool{}
 	for _, p := range plan(c) {
-		for _, a := range p.addresses {
+		addresses := slices.Collect(maps.Values(p.addresses))
+		if list := p.properties["node.ports"]; list != "" {
+			for i, text := range strings.Split(list, ",") {
+				id, port, _ := strings.Cut(text, ":")
+				if id != strconv.Itoa(i+1) {
+					t.Errorf("%s: node.ports=%s", p.name, list)
+				}
+				addresses = append(addresses, net.JoinHostPort("127.0.0.1", port))
+			}
+		}
+		for _, a := range addresses {
 			_, port, _ := net.SplitHostPort(a)
 			n, _ := strconv.Atoi(port)
 			if used[a] || n < c.BasePort || n >= c.BasePort+c.Ports() {
