@@ -52,7 +52,8 @@ type node struct {
 	leaving     bool
 	// cleanEpoch is the epoch of the last run when it ended in order; -1 otherwise.
 	cleanEpoch int64
-	// bootedClean says that the run before this one did.
+	// foundEpoch is the one that the present run has found, bootedClean says that there was one.
+	foundEpoch  int64
 	bootedClean bool
 	checkpoints map[simulation.Key]simulation.Checkpoint
 	// lostData says that the disks lost something that the controller does not know of yet.
@@ -135,7 +136,7 @@ func (w *World) boot(n *node) {
 	n.incarnation, n.epoch, n.leaving, n.failures = w.newID(), -1, false, 0
 	n.proposals, n.proposing, n.copies = map[simulation.Key]simulation.Proposal{}, false, map[simulation.Key]int{}
 	previous := n.cleanEpoch
-	n.bootedClean, n.cleanEpoch = previous >= 0, -1
+	n.foundEpoch, n.bootedClean, n.cleanEpoch = previous, previous >= 0, -1
 	w.checker.booted(w, n)
 	w.register(n, previous)
 	w.follow(n)
@@ -351,11 +352,15 @@ func (w *World) kill(n *node) {
 // stop ends a node in order.
 func (w *World) stop(n *node) {
 	w.note("%s stops in order", n.name)
-	epoch := n.epoch
-	n.checkpoints = n.core.Stop()
-	w.checker.look(w, n)
-	if len(n.core.FailedDirectories()) == 0 {
-		n.cleanEpoch = epoch
+	if n.core.AppliedOffset() < 0 {
+		// No log was opened: what a crash has left is still to be recovered.
+		n.cleanEpoch = n.foundEpoch
+	} else {
+		n.checkpoints = n.core.Stop()
+		w.checker.look(w, n)
+		if len(n.core.FailedDirectories()) == 0 {
+			n.cleanEpoch = n.epoch
+		}
 	}
 	w.kill(n)
 	w.after(w.between(100*time.Millisecond, 3*time.Second), func() { w.boot(n) })
