@@ -72,8 +72,7 @@ func TestInterchange(t *testing.T) {
 		kafka.start(t)
 		compareRecords(t, readInterchanged(t, kafka.bootstrap), written)
 		for topic := range interchanged {
-			k.run(t, "more:from kafka\n", consoleProducerTool, "--bootstrap-server", kafka.bootstrap, "--topic", topic,
-				"--reader-property", "parse.key=true", "--reader-property", "key.separator=:").ok()
+			produceInterchanged(t, kafka.bootstrap, []*kgo.Record{{Topic: topic, Key: []byte("more"), Value: []byte("from Kafka")}})
 		}
 		written = readInterchanged(t, kafka.bootstrap)
 		kafka.stop(t)
@@ -100,17 +99,19 @@ func createTopic(t *testing.T, k *tools, bootstrap, topic string, configs []stri
 func fillInterchanged(t *testing.T, k *tools, s server) {
 	for topic, configs := range interchanged {
 		createTopic(t, k, s.bootstrap, topic, configs)
-		for i, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
-			var lines strings.Builder
+		for i, codec := range []kgo.CompressionCodec{
+			kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(), kgo.ZstdCompression(),
+		} {
+			var records []*kgo.Record
 			for j := range 40 {
-				value := fmt.Sprintf("value %d of %s, of which there is more and more and more", j, codec)
+				r := &kgo.Record{Topic: topic, Key: fmt.Appendf(nil, "key-%d", j%11), Value: fmt.Appendf(nil, "value %d, of which there is more and more and more", j)}
 				if j%9 == i {
-					value = "NULL"
+					r.Value = nil
 				}
-				fmt.Fprintf(&lines, "key-%d:%s\n", j%11, value)
+				records = append(records, r)
 			}
-			k.run(t, lines.String(), consoleProducerTool, "--bootstrap-server", s.bootstrap, "--topic", topic, "--compression-codec", codec,
-				"--reader-property", "parse.key=true", "--reader-property", "key.separator=:", "--reader-property", "null.marker=NULL").ok()
+			produceInterchanged(t, s.bootstrap, records, kgo.ProducerBatchCompression(codec))
+			time.Sleep(600 * time.Millisecond) // longer than segment.ms, so that the next batch begins a segment
 		}
 	}
 	cleaned := filepath.Join(s.logDirs[0], "cleaner-offset-checkpoint")
@@ -121,6 +122,21 @@ func fillInterchanged(t *testing.T, k *tools, s server) {
 		if time.Now().After(deadline) {
 			t.Fatal("the cleaner has not come")
 		}
+	}
+}
+
+// produceInterchanged writes records.
+func produceInterchanged(t *testing.T, bootstrap string, records []*kgo.Record, options ...kgo.Opt) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client, err := kgo.NewClient(append(options, kgo.SeedBrokers(bootstrap))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		t.Fatal(err)
 	}
 }
 
