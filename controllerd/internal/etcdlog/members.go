@@ -203,7 +203,7 @@ func (m *Member) persist(ctx context.Context, change func() error) error {
 
 func (m *Member) removeMember(ctx context.Context, id uint64) error {
 	_, err := m.client.MemberRemove(ctx, id)
-	if m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID()) == nil {
+	if id == uint64(m.etcd.Server.MemberID()) && m.isGone() {
 		return nil // It was this member, which ends with it.
 	}
 	if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
@@ -213,6 +213,17 @@ func (m *Member) removeMember(ctx context.Context, id uint64) error {
 		m.logger.Info("forget who a removed voter was", "error", err) // No later member has its id.
 	}
 	return nil
+}
+
+// isGone says whether this member is no part of the quorum any more. Often it does not see the change itself, since nobody sends
+// it anything from then on: its first message to another is refused, and its server ends by itself.
+func (m *Member) isGone() bool {
+	select {
+	case <-m.etcd.Server.StopNotify():
+		return true
+	default:
+		return m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID()) == nil
+	}
 }
 
 // RemoveVoter takes a voter out of the quorum. A leader first hands over, so that nobody has to notice its absence.
