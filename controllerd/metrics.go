@@ -156,7 +156,7 @@ func (m *metrics) addLogGauges() {
 		return int64(at.state.Holder.ID)
 	})
 	m.gauge("current_epoch", "Epoch of the active controller.", func(at moment) int64 { return int64(at.state.Holder.Epoch) })
-	m.gauge("metadata_observer_count", "Storage nodes that follow the metadata log.", func(at moment) (n int64) {
+	m.gauge("metadata_observer_count", "Storage nodes that follow the metadata log.", func(moment) (n int64) {
 		for who := range m.server.service.Acks.All() {
 			if who.Kind == controllerv1.ServiceKind_SERVICE_KIND_STORAGE {
 				n++

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -35,11 +34,15 @@ func TestFetchFromTheTier(t *testing.T) {
 	c := coldCluster(t)
 	c.Node(1).LocalAborted = []storage.AbortedTransaction{{ProducerID: 5, FirstOffset: 3}, {ProducerID: 6, FirstOffset: 4}, {ProducerID: 7, FirstOffset: 0}}
 	var together atomic.Int32
+	both := make(chan struct{})
 	c.ReadTier = func(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
 		// Cold partitions are read beside each other: each waits for the other.
-		together.Add(1)
-		for together.Load() < 2 && ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
+		if together.Add(1) == 2 {
+			close(both)
+		}
+		select {
+		case <-both:
+		case <-ctx.Done():
 		}
 		return &tieringv1.ReadResponse{
 			Records: []byte{byte(req.GetPartition()), byte(req.GetFetchOffset())}, EndOffset: 4,

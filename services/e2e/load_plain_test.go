@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -122,5 +121,5 @@ func (l *load) finishPlain(ctx context.Context, bootstrap []string) {
 	}
 	l.plain.mustHold(l.t, rules{duplicates: true})
 	acks, _, _ := l.plain.counts()
-	l.t.Log(fmt.Sprintf("plain producers: %d records acknowledged, %d in the log", acks, total))
+	l.t.Logf("plain producers: %d records acknowledged, %d in the log", acks, total)
 }

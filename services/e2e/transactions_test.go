@@ -311,7 +311,7 @@ func (w *transactions) feed(ctx context.Context) error {
 func (w *transactions) session(ctx context.Context, n int) error {
 	opts := append([]kgo.Opt{
 		kgo.SeedBrokers(w.p.Bootstrap...), kgo.MetadataMinAge(quickMetadata), kgo.TransactionalID(fmt.Sprintf("session-%d", n)), kgo.ConsumerGroup("processors"),
-		kgo.ConsumeTopics("input"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets(), kgo.DefaultProduceTopic("output"),
+		kgo.ConsumeTopics("input"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DefaultProduceTopic("output"),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.TransactionTimeout(5 * time.Second), kgo.SessionTimeout(6 * time.Second),
 	}, w.opts...)
 	s, err := kgo.NewGroupTransactSession(opts...)

@@ -16,6 +16,16 @@ import (
 
 // Node is one storage node. All methods may be called from any goroutine.
 type Node interface {
+	Partitions
+	Tier
+
+	// Handle answers client requests that address this very node: DescribeLogDirs, AlterReplicaLogDirs,
+	// DescribeConfigs of its broker resource, DescribeProducers.
+	Handle(ctx context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error)
+}
+
+// Partitions is the part of a node that clients' requests about partitions work with.
+type Partitions interface {
 	// Append writes record batches to partitions that the node leads. It returns at once; done is called exactly once,
 	// from any goroutine, and must not block. Requests that name the same partition are appended in the order of the
 	// calls. The node takes over req and the buffers of its records, and releases them when it needs them no more.
@@ -35,11 +45,6 @@ type Node interface {
 	OffsetForLeaderEpoch(ctx context.Context, req *storagev1.OffsetForLeaderEpochRequest) (*storagev1.OffsetForLeaderEpochResponse, error)
 	// DeleteRecords moves log start offsets up (KIP-107) and waits until every live replica has done so.
 	DeleteRecords(ctx context.Context, req *storagev1.DeleteRecordsRequest) (*storagev1.DeleteRecordsResponse, error)
-	// Handle answers client requests that address this very node: DescribeLogDirs, AlterReplicaLogDirs,
-	// DescribeConfigs of its broker resource, DescribeProducers.
-	Handle(ctx context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error)
-
-	Tier
 }
 
 // Tier is the part of a node that tiering works with.

@@ -38,7 +38,7 @@ func (s *store) identityKey(member uint64) string {
 func (m *Member) announce(self identity, peerURL string) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
-		err := m.store.putIdentity(ctx, uint64(m.etcd.Server.MemberID()), self)
+		err := m.putIdentity(ctx, uint64(m.etcd.Server.MemberID()), self)
 		if err == nil {
 			err = m.updateAddress(ctx, peerURL)
 		}
@@ -168,7 +168,7 @@ func (m *Member) AddVoter(ctx context.Context, v metalog.NewVoter) error {
 		return fmt.Errorf("admit controller %d: %w", v.ID, err)
 	}
 	id := added.Member.ID
-	err = m.store.putIdentity(ctx, id, identity{v.ID, v.DirectoryID})
+	err = m.putIdentity(ctx, id, identity{v.ID, v.DirectoryID})
 	if err == nil {
 		err = m.persist(ctx, func() error {
 			_, err := m.client.MemberPromote(ctx, id)

@@ -85,11 +85,11 @@ func doTxn[A any](ctx context.Context, h *Transactions, c call, command txn.Comm
 
 // newProducerID gets a producer id for a shard that needs one.
 func (h *Transactions) newProducerID(ctx context.Context) (int64, errcode.Code, error) {
-	id, err := h.config.ProducerID(ctx)
+	id, refused := h.config.ProducerID(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return 0, errcode.None, ctx.Err()
-	case err != nil:
+	case refused != nil:
 		// The producer asks again, as it does of a Kafka broker that has run out of ids for the moment.
 		return 0, errcode.CoordinatorLoadInProgress, nil
 	}
@@ -384,12 +384,13 @@ func (h *Transactions) listTransactions(ctx context.Context, c call, req *kmsg.L
 		command.LongerThanMs = req.DurationFilterMillis
 	}
 	if p := req.TransactionalIDPattern; req.Version >= 2 && p != nil && *p != "" {
-		var err error
-		if command.Pattern, err = regexp.Compile("^(?:" + *p + ")$"); err != nil {
+		pattern, bad := regexp.Compile("^(?:" + *p + ")$")
+		if bad != nil {
 			r.ErrorCode = int16(errcode.InvalidRegularExpression)
 			r.UnknownStateFilters = nil
 			return r, nil
 		}
+		command.Pattern = pattern
 	}
 	replies, err := h.shards.DoAllTransactions(ctx, c.envelope.GetMetadataOffset(), command)
 	if err != nil {

@@ -61,7 +61,7 @@ func (m *Machine) endWithBump(now time.Time, t *Transaction, c *End, out *Effect
 	switch {
 	case t.ProducerID != c.Producer.ID && !overflow:
 		return failedEnd(errcode.InvalidProducerIdMapping)
-	case t.Epoch != c.Producer.Epoch && !(complete && repeated):
+	case t.Epoch != c.Producer.Epoch && (!complete || !repeated):
 		return failedEnd(errcode.ProducerFenced)
 	case complete && repeated:
 		if c.Commit == (t.State == CompleteCommit) {

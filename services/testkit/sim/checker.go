@@ -56,7 +56,6 @@ type checker struct {
 	batches   map[int64]*batch
 	nextBatch int64
 	nextPID   int64
-	topic     *metadata.Topic
 	truths    map[simulation.Key]*truth
 	copies    map[int32]map[simulation.Key]*copied
 }

@@ -115,8 +115,3 @@ func (w *World) cutLink(a, b *process, both bool) {
 		w.cut[[2]int{b.index, a.index}] = true
 	}
 }
-
-func (w *World) mendLink(a, b *process) {
-	delete(w.cut, [2]int{a.index, b.index})
-	delete(w.cut, [2]int{b.index, a.index})
-}

@@ -192,7 +192,7 @@ func TestCleanerCleans(t *testing.T) {
 		if n := len(a.log.Segments()); n != 2 {
 			t.Errorf("a has %d segments", n)
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if len(cleaned) > 0 {
 			t.Error("a clean log was cleaned again")
 		}
@@ -252,7 +252,7 @@ func TestUncleanable(t *testing.T) {
 		if name := <-cleaned; name != "good" {
 			t.Fatal(name)
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if m := c.Metrics(); m.UncleanablePartitions["/d"] != 1 || m.UncleanableBytes["/d"] == 0 {
 			t.Fatalf("%+v", m)
 		}
