@@ -447,14 +447,18 @@ func TestLoaderTransactions(t *testing.T) {
 	step(6, "a,b,c,d,e", end, feature("e"))
 	step(6, "a,b,c,d,e", begin, feature("f"))
 	step(10, "a,b,c,d,e,g", abort, feature("g"))
-	for what, bad := range map[string]func() error{
-		"gap":            func() error { return l.Add(99, 1, nil) },
-		"older epoch":    func() error { return l.Add(l.NextOffset(), 0, nil) },
-		"end of nothing": func() error { return l.Add(l.NextOffset(), 1, []metarecord.Record{end}) },
-		"nested":         func() error { return l.Add(l.NextOffset(), 1, []metarecord.Record{begin, begin}) },
+	for _, bad := range []struct {
+		what string
+		add  func() error
+	}{
+		{"gap", func() error { return l.Add(99, 1, nil) }},
+		{"older epoch", func() error { return l.Add(l.NextOffset(), 0, nil) }},
+		{"end of nothing", func() error { return l.Add(l.NextOffset(), 1, []metarecord.Record{end}) }},
+		// The last one, since the first of the two begins a transaction.
+		{"nested", func() error { return l.Add(l.NextOffset(), 1, []metarecord.Record{begin, begin}) }},
 	} {
-		if err := bad(); err == nil {
-			t.Errorf("%s was accepted", what)
+		if err := bad.add(); err == nil {
+			t.Errorf("%s was accepted", bad.what)
 		}
 	}
 }

@@ -200,7 +200,8 @@ func TestCommandsThatCannotBe(t *testing.T) {
 func TestProcessThatEndsAtStart(t *testing.T) {
 	c := smallCluster(t.TempDir(), 0)
 	c.BasePort = freeRun(t, c.Ports())
-	taken, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(c.BasePort+c.Ports()-1)))
+	processes := plan(c)
+	taken, err := net.Listen("tcp", processes[len(processes)-1].addresses[addressAdmin])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,16 @@ import (
 	"chancery/storaged/internal/replica"
 )
 
+// waitingInterval is how often records that wait for followers are looked at, as often as a follower of Kafka's fetches
+// (replica.fetch.wait.max.ms).
+const waitingInterval = 500 * time.Millisecond
+
 // startTasks starts what is done from time to time.
 func (n *Node) startTasks(ctx context.Context) {
 	config := n.o.Static
 	// A follower leaves the ISR at most half as much later than it should.
 	n.every(ctx, max(time.Millisecond, config.Duration("replica.lag.time.max.ms")/2), n.checkISR)
+	n.every(ctx, waitingInterval, n.checkWaiting)
 	highWatermarks := &checkpointWriter{node: n}
 	n.every(ctx, config.Duration("replica.high.watermark.checkpoint.interval.ms"), highWatermarks.highWatermarks)
 	n.every(ctx, config.Duration("log.flush.offset.checkpoint.interval.ms"), n.recoveryPoints.recoveryPoints)
@@ -56,6 +61,15 @@ func (n *Node) every(ctx context.Context, interval time.Duration, task func()) {
 func (n *Node) checkISR() {
 	for _, r := range n.all() {
 		if v := r.View(); v.Leads() && (len(v.ISR) > 1 || v.UnderReplicated) {
+			r.Tick()
+		}
+	}
+}
+
+// checkWaiting looks at what waits for followers: with time alone, one of them may have stopped to count.
+func (n *Node) checkWaiting() {
+	for _, r := range n.all() {
+		if v := r.View(); v.Leads() && v.HighWatermark < v.LogEnd {
 			r.Tick()
 		}
 	}

@@ -45,6 +45,9 @@ func (p *Partition) expandISR(out *Effects) {
 // one that may join: an earlier proposal may have come to nothing, and a follower that has everything does not fetch anew.
 func (p *Partition) Tick(now time.Time) Effects {
 	var out Effects
+	// A follower that is not in the ISR holds the high watermark back only until it lags; followers that have everything
+	// already do not fetch anew to make that seen.
+	p.advance(now, &out)
 	if p.role != Leading || p.pending != nil {
 		return out
 	}
@@ -106,7 +109,7 @@ func (p *Partition) AlterPartitionDone(now time.Time, proposal *AlterPartition, 
 }
 
 // AlterPartitionFailed takes the controller's refusal, or the failure to reach it, in.
-func (p *Partition) AlterPartitionFailed(proposal *AlterPartition, code errcode.Code) Effects {
+func (p *Partition) AlterPartitionFailed(now time.Time, proposal *AlterPartition, code errcode.Code) Effects {
 	var out Effects
 	if p.role != Leading || p.pending != proposal {
 		return out
@@ -114,8 +117,10 @@ func (p *Partition) AlterPartitionFailed(proposal *AlterPartition, code errcode.
 	switch code {
 	case errcode.OperationNotAttempted, errcode.IneligibleReplica:
 		// The controller says that the partition epoch is right and nothing was changed, so nobody else can have changed
-		// it on behalf of this proposal either: the committed state stands.
+		// it on behalf of this proposal either: the committed state stands. The high watermark may have waited for the replica
+		// that would have joined, which may be gone for good, while the others have nothing new to fetch.
 		p.pending = nil
+		p.advance(now, &out)
 	case errcode.UnknownTopicOrPartition, errcode.UnknownTopicId, errcode.FencedLeaderEpoch,
 		errcode.InvalidUpdateVersion, errcode.InvalidRequest, errcode.NewLeaderElected:
 		// The controller knows better than this replica, which waits, with the stricter of both states, for the

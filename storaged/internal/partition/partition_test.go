@@ -149,7 +149,7 @@ func TestProposalsThatFail(t *testing.T) {
 		b := newBench(0)
 		b.lead(1, 1)
 		proposal := b.fetched(2, 0).AlterPartition
-		out := b.p.AlterPartitionFailed(proposal, code)
+		out := b.p.AlterPartitionFailed(b.now, proposal, code)
 		got := "stuck"
 		switch next := b.fetched(3, 0).AlterPartition; {
 		case out.AlterPartition == proposal:
@@ -161,7 +161,7 @@ func TestProposalsThatFail(t *testing.T) {
 			t.Errorf("%s: %s, want %s", code.Name(), got, want)
 		}
 		// The outcome of a proposal that is not the present one says nothing.
-		if out := b.p.AlterPartitionFailed(&partition.AlterPartition{}, errcode.NetworkException); out != (partition.Effects{}) {
+		if out := b.p.AlterPartitionFailed(b.now, &partition.AlterPartition{}, errcode.NetworkException); out != (partition.Effects{}) {
 			t.Errorf("%+v", out)
 		}
 	}
@@ -261,6 +261,26 @@ func TestWhereToCut(t *testing.T) {
 	}
 }
 
+// TestRefusedMemberHoldsNothingBack: a replica that was about to join, and is gone for good, does not stop acknowledgements when
+// the controller refuses it, although the members of the ISR have nothing new to fetch.
+func TestRefusedMemberHoldsNothingBack(t *testing.T) {
+	b := newBench(0)
+	b.lead(2, 1, 2)
+	out := b.fetched(3, 0)
+	if out.AlterPartition == nil {
+		t.Fatal("no proposal")
+	}
+	b.brokers[3] = partition.BrokerState{Epoch: 13, Fenced: true}
+	b.p.Appended(b.now, 5)
+	b.fetched(2, 5)
+	if hw := b.p.HighWatermark(); hw != 0 {
+		t.Fatalf("the high watermark is %d while a replica without these records may be joining", hw)
+	}
+	if failed := b.p.AlterPartitionFailed(b.now, out.AlterPartition, errcode.IneligibleReplica); !failed.HighWatermarkMoved || b.p.HighWatermark() != 5 {
+		t.Fatalf("%+v, high watermark %d", failed, b.p.HighWatermark())
+	}
+}
+
 // TestKnownRegistrationKeepsTheProposal: the controller's answer may overtake the metadata log, which then tells a leader what it
 // knows already. What the leader has proposed since may have been agreed to, so the new member goes on counting.
 func TestKnownRegistrationKeepsTheProposal(t *testing.T) {
@@ -280,7 +300,7 @@ func TestKnownRegistrationKeepsTheProposal(t *testing.T) {
 	if hw := b.p.HighWatermark(); hw != 5 {
 		t.Fatalf("the high watermark is %d, and the proposed member has 5 records", hw)
 	}
-	if out := b.p.AlterPartitionFailed(proposal, errcode.NetworkException); out.AlterPartition != proposal {
+	if out := b.p.AlterPartitionFailed(b.now, proposal, errcode.NetworkException); out.AlterPartition != proposal {
 		t.Fatal("the proposal is not sent again")
 	}
 }

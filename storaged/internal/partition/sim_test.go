@@ -272,7 +272,7 @@ func (s *sim) alter(at int, lose bool) {
 		return
 	}
 	if code != errcode.None {
-		s.effects(r.node, r.node.machine.AlterPartitionFailed(r.proposal, code))
+		s.effects(r.node, r.node.machine.AlterPartitionFailed(s.now, r.proposal, code))
 		return
 	}
 	s.effects(r.node, r.node.machine.AlterPartitionDone(s.now, r.proposal, answer))

@@ -245,7 +245,10 @@ func (r *Replica) Altered(p *partition.AlterPartition, a partition.Altered) {
 // AlterFailed brings the controller's refusal, or the failure to reach it.
 func (r *Replica) AlterFailed(p *partition.AlterPartition, code errcode.Code) {
 	r.env.Metrics.FailedISRUpdates.Add(1)
-	r.post(event{do: func() { r.apply(r.machine.AlterPartitionFailed(p, code)) }})
+	r.post(event{do: func() {
+		now := r.env.now()
+		r.apply(r.machine.AlterPartitionFailed(now, p, code))
+	}})
 }
 
 // usable says whether the log may be written to.
