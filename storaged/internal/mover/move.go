@@ -131,14 +131,12 @@ func (m *move) failed(err error) next {
 	return next{over: true}
 }
 
-// giveUp removes the copy, and takes back what the controller was told.
+// giveUp removes the copy, and takes back what the controller was told, be it by this move or by one before a restart.
 func (m *move) giveUp() {
 	if err := m.future.Delete(); err != nil && m.to.Err() == nil {
 		m.set.config.DirFailed(m.to, err)
 	}
-	if m.present() != stageCopying {
-		m.set.config.Assign(m.replica.Key(), m.from.ID(), func() {})
-	}
+	m.set.config.Assign(m.replica.Key(), m.from.ID(), func() {})
 	m.set.config.Logger.Info("replica does not move", "partition", m.replica.String(), "to", m.to.Path())
 }
 

@@ -339,12 +339,10 @@ func (c *change) assign(roles []opening) {
 		r := n.lookup(replica.Key{TopicID: o.topic.ID, Partition: o.partition})
 		done.Add(1)
 		r.Apply(n.o.ID, o.reg, done.Done)
-		assigned := n.assignedDir(o.reg)
-		if to := n.moves.To(r.Key()); to != nil && to.ID() == assigned {
-			continue // the controller has agreed to a move that is about to end
-		}
-		if d := r.Dir(); d != nil && d.Err() == nil {
-			n.places.check(r.Key(), d.ID(), assigned)
+		// The move of a replica tells the controller where it is, at its end at the latest; two voices would take back what
+		// the other has said.
+		if d := r.Dir(); d != nil && d.Err() == nil && n.moves.To(r.Key()) == nil {
+			n.places.check(r.Key(), d.ID(), n.assignedDir(o.reg))
 		}
 	}
 	done.Wait()
