@@ -41,7 +41,11 @@ func (l *Log) load(clean bool) error {
 	if !clean {
 		// What a process that crashed has written may not be durable yet, the names of its files among it.
 		l.dirDirty, l.epochsDirty, l.metadataDirty = true, true, true
-		if err := l.recoverFrom(l.recoveryPoint); err != nil {
+		from, err := l.soundUpTo(l.recoveryPoint)
+		if err != nil {
+			return err
+		}
+		if err := l.recoverFrom(from); err != nil {
 			return err
 		}
 	}
@@ -252,6 +256,22 @@ func (l *Log) rebuildEpochs() error {
 		}
 	}
 	return nil
+}
+
+// soundUpTo is where recovery has to begin after an unclean stop: at the recovery point, or at the first segment before it whose
+// transaction index is broken, since it can be built only from the records. Kafka checks it at the same moment.
+func (l *Log) soundUpTo(recoveryPoint int64) (int64, error) {
+	for _, s := range l.segments[:max(0, l.segmentAt(recoveryPoint))] {
+		_, err := loadAbortedTxns(l.fs, s.path(txnIndexSuffix), s.base)
+		if errors.Is(err, errIndex) {
+			l.logger.Warn("the log is recovered from a broken transaction index on", "segment", s.base, "error", err)
+			return s.base, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return recoveryPoint, nil
 }
 
 // openActive loads the last segment's indexes and finds the log's end.
