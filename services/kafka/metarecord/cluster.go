@@ -1,6 +1,9 @@
 package metarecord
 
-import "chancery/services/kafka/uuid"
+import (
+	"chancery/services/kafka/fieldcodec"
+	"chancery/services/kafka/uuid"
+)
 
 // Endpoint is where a broker or a controller listens.
 type Endpoint struct {
@@ -36,24 +39,24 @@ type RegisterBrokerRecord struct {
 // RecordType is RegisterBroker.
 func (*RegisterBrokerRecord) RecordType() Type { return RegisterBroker }
 
-func (r *RegisterBrokerRecord) fields(c *codec) {
-	c.int32(&r.BrokerID)
-	if c.version >= 2 {
-		c.bool(&r.IsMigratingZkBroker)
+func (r *RegisterBrokerRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.BrokerID)
+	if c.Version() >= 2 {
+		c.Bool(&r.IsMigratingZkBroker)
 	}
-	c.uuid(&r.IncarnationID)
-	c.int64(&r.BrokerEpoch)
-	c.endpoints(&r.EndPoints)
-	c.features(&r.Features)
-	c.nullableString(&r.Rack)
-	c.bool(&r.Fenced)
-	if c.version >= 1 {
-		c.bool(&r.InControlledShutdown)
+	c.UUID(&r.IncarnationID)
+	c.Int64(&r.BrokerEpoch)
+	endpoints(c, &r.EndPoints)
+	features(c, &r.Features)
+	c.NullableString(&r.Rack)
+	c.Bool(&r.Fenced)
+	if c.Version() >= 1 {
+		c.Bool(&r.InControlledShutdown)
 	}
-	c.tags(
-		taggedField{tag: 0, since: 3, present: len(r.LogDirs) > 0, walk: func(c *codec) { c.uuids(&r.LogDirs) }},
-		taggedField{tag: 1, since: 4, present: r.CordonedLogDirs != nil,
-			walk: func(c *codec) { c.nullableUUIDs(&r.CordonedLogDirs) }},
+	c.Tags(
+		fieldcodec.Tagged{Tag: 0, Since: 3, Present: len(r.LogDirs) > 0, Walk: func(c *fieldcodec.Codec) { c.UUIDs(&r.LogDirs) }},
+		fieldcodec.Tagged{Tag: 1, Since: 4, Present: r.CordonedLogDirs != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableUUIDs(&r.CordonedLogDirs) }},
 	)
 }
 
@@ -66,10 +69,10 @@ type UnregisterBrokerRecord struct {
 // RecordType is UnregisterBroker.
 func (*UnregisterBrokerRecord) RecordType() Type { return UnregisterBroker }
 
-func (r *UnregisterBrokerRecord) fields(c *codec) {
-	c.int32(&r.BrokerID)
-	c.int64(&r.BrokerEpoch)
-	c.tags()
+func (r *UnregisterBrokerRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.BrokerID)
+	c.Int64(&r.BrokerEpoch)
+	c.Tags()
 }
 
 // FenceBrokerRecord takes a broker out of service.
@@ -81,10 +84,10 @@ type FenceBrokerRecord struct {
 // RecordType is FenceBroker.
 func (*FenceBrokerRecord) RecordType() Type { return FenceBroker }
 
-func (r *FenceBrokerRecord) fields(c *codec) {
-	c.int32(&r.ID)
-	c.int64(&r.Epoch)
-	c.tags()
+func (r *FenceBrokerRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.ID)
+	c.Int64(&r.Epoch)
+	c.Tags()
 }
 
 // UnfenceBrokerRecord puts a broker into service.
@@ -96,10 +99,10 @@ type UnfenceBrokerRecord struct {
 // RecordType is UnfenceBroker.
 func (*UnfenceBrokerRecord) RecordType() Type { return UnfenceBroker }
 
-func (r *UnfenceBrokerRecord) fields(c *codec) {
-	c.int32(&r.ID)
-	c.int64(&r.Epoch)
-	c.tags()
+func (r *UnfenceBrokerRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.ID)
+	c.Int64(&r.Epoch)
+	c.Tags()
 }
 
 // The values of BrokerRegistrationChangeRecord's Fenced and InControlledShutdown.
@@ -129,16 +132,16 @@ type BrokerRegistrationChangeRecord struct {
 // RecordType is BrokerRegistrationChange.
 func (*BrokerRegistrationChangeRecord) RecordType() Type { return BrokerRegistrationChange }
 
-func (r *BrokerRegistrationChangeRecord) fields(c *codec) {
-	c.int32(&r.BrokerID)
-	c.int64(&r.BrokerEpoch)
-	c.tags(
-		taggedField{tag: 0, present: r.Fenced != 0, walk: func(c *codec) { c.int8(&r.Fenced) }},
-		taggedField{tag: 1, since: 1, present: r.InControlledShutdown != 0,
-			walk: func(c *codec) { c.int8(&r.InControlledShutdown) }},
-		taggedField{tag: 2, since: 2, present: len(r.LogDirs) > 0, walk: func(c *codec) { c.uuids(&r.LogDirs) }},
-		taggedField{tag: 3, since: 3, present: r.CordonedLogDirs != nil,
-			walk: func(c *codec) { c.nullableUUIDs(&r.CordonedLogDirs) }},
+func (r *BrokerRegistrationChangeRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.BrokerID)
+	c.Int64(&r.BrokerEpoch)
+	c.Tags(
+		fieldcodec.Tagged{Tag: 0, Present: r.Fenced != 0, Walk: func(c *fieldcodec.Codec) { c.Int8(&r.Fenced) }},
+		fieldcodec.Tagged{Tag: 1, Since: 1, Present: r.InControlledShutdown != 0,
+			Walk: func(c *fieldcodec.Codec) { c.Int8(&r.InControlledShutdown) }},
+		fieldcodec.Tagged{Tag: 2, Since: 2, Present: len(r.LogDirs) > 0, Walk: func(c *fieldcodec.Codec) { c.UUIDs(&r.LogDirs) }},
+		fieldcodec.Tagged{Tag: 3, Since: 3, Present: r.CordonedLogDirs != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableUUIDs(&r.CordonedLogDirs) }},
 	)
 }
 
@@ -166,13 +169,13 @@ type RegisterControllerRecord struct {
 // RecordType is RegisterController.
 func (*RegisterControllerRecord) RecordType() Type { return RegisterController }
 
-func (r *RegisterControllerRecord) fields(c *codec) {
-	c.int32(&r.ControllerID)
-	c.uuid(&r.IncarnationID)
-	c.bool(&r.ZkMigrationReady)
-	c.endpoints(&r.EndPoints)
-	c.features(&r.Features)
-	c.tags()
+func (r *RegisterControllerRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.ControllerID)
+	c.UUID(&r.IncarnationID)
+	c.Bool(&r.ZkMigrationReady)
+	endpoints(c, &r.EndPoints)
+	features(c, &r.Features)
+	c.Tags()
 }
 
 // UnregisterControllerRecord forgets a controller.
@@ -183,9 +186,9 @@ type UnregisterControllerRecord struct {
 // RecordType is UnregisterController.
 func (*UnregisterControllerRecord) RecordType() Type { return UnregisterController }
 
-func (r *UnregisterControllerRecord) fields(c *codec) {
-	c.int32(&r.ControllerID)
-	c.tags()
+func (r *UnregisterControllerRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.ControllerID)
+	c.Tags()
 }
 
 // FeatureLevelRecord sets the finalized level of a feature; level 0 switches it off.
@@ -197,10 +200,10 @@ type FeatureLevelRecord struct {
 // RecordType is FeatureLevel.
 func (*FeatureLevelRecord) RecordType() Type { return FeatureLevel }
 
-func (r *FeatureLevelRecord) fields(c *codec) {
-	c.string(&r.Name)
-	c.int16(&r.FeatureLevel)
-	c.tags()
+func (r *FeatureLevelRecord) fields(c *fieldcodec.Codec) {
+	c.String(&r.Name)
+	c.Int16(&r.FeatureLevel)
+	c.Tags()
 }
 
 // ProducerIDsRecord gives a block of producer ids to a broker.
@@ -214,11 +217,11 @@ type ProducerIDsRecord struct {
 // RecordType is ProducerIDs.
 func (*ProducerIDsRecord) RecordType() Type { return ProducerIDs }
 
-func (r *ProducerIDsRecord) fields(c *codec) {
-	c.int32(&r.BrokerID)
-	c.int64(&r.BrokerEpoch)
-	c.int64(&r.NextProducerID)
-	c.tags()
+func (r *ProducerIDsRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.BrokerID)
+	c.Int64(&r.BrokerEpoch)
+	c.Int64(&r.NextProducerID)
+	c.Tags()
 }
 
 // NoOpRecord moves the end of the log and changes nothing.
@@ -227,7 +230,7 @@ type NoOpRecord struct{}
 // RecordType is NoOp.
 func (*NoOpRecord) RecordType() Type { return NoOp }
 
-func (*NoOpRecord) fields(c *codec) { c.tags() }
+func (*NoOpRecord) fields(c *fieldcodec.Codec) { c.Tags() }
 
 // ZkMigrationStateRecord is left over from clusters that once used ZooKeeper; it has no effect.
 type ZkMigrationStateRecord struct {
@@ -237,9 +240,9 @@ type ZkMigrationStateRecord struct {
 // RecordType is ZkMigrationState.
 func (*ZkMigrationStateRecord) RecordType() Type { return ZkMigrationState }
 
-func (r *ZkMigrationStateRecord) fields(c *codec) {
-	c.int8(&r.ZkMigrationState)
-	c.tags()
+func (r *ZkMigrationStateRecord) fields(c *fieldcodec.Codec) {
+	c.Int8(&r.ZkMigrationState)
+	c.Tags()
 }
 
 // BeginTransactionRecord opens a transaction: the records up to its end take effect together or not at all.
@@ -250,8 +253,8 @@ type BeginTransactionRecord struct {
 // RecordType is BeginTransaction.
 func (*BeginTransactionRecord) RecordType() Type { return BeginTransaction }
 
-func (r *BeginTransactionRecord) fields(c *codec) {
-	c.tags(taggedField{tag: 0, present: r.Name != nil, walk: func(c *codec) { c.nullableString(&r.Name) }})
+func (r *BeginTransactionRecord) fields(c *fieldcodec.Codec) {
+	c.Tags(fieldcodec.Tagged{Tag: 0, Present: r.Name != nil, Walk: func(c *fieldcodec.Codec) { c.NullableString(&r.Name) }})
 }
 
 // EndTransactionRecord commits the open transaction.
@@ -260,7 +263,7 @@ type EndTransactionRecord struct{}
 // RecordType is EndTransaction.
 func (*EndTransactionRecord) RecordType() Type { return EndTransaction }
 
-func (*EndTransactionRecord) fields(c *codec) { c.tags() }
+func (*EndTransactionRecord) fields(c *fieldcodec.Codec) { c.Tags() }
 
 // AbortTransactionRecord takes the open transaction back.
 type AbortTransactionRecord struct {
@@ -270,6 +273,6 @@ type AbortTransactionRecord struct {
 // RecordType is AbortTransaction.
 func (*AbortTransactionRecord) RecordType() Type { return AbortTransaction }
 
-func (r *AbortTransactionRecord) fields(c *codec) {
-	c.tags(taggedField{tag: 0, present: r.Reason != nil, walk: func(c *codec) { c.nullableString(&r.Reason) }})
+func (r *AbortTransactionRecord) fields(c *fieldcodec.Codec) {
+	c.Tags(fieldcodec.Tagged{Tag: 0, Present: r.Reason != nil, Walk: func(c *fieldcodec.Codec) { c.NullableString(&r.Reason) }})
 }

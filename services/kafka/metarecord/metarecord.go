@@ -18,6 +18,8 @@ package metarecord
 import (
 	"encoding/binary"
 	"fmt"
+
+	"chancery/services/kafka/fieldcodec"
 )
 
 // frameVersion is the only version of the frame that Kafka has.
@@ -31,7 +33,7 @@ type Record interface {
 	// RecordType says which record it is.
 	RecordType() Type
 	// fields walks the fields in the order of the wire.
-	fields(c *codec)
+	fields(c *fieldcodec.Codec)
 }
 
 // Append adds a record's frame to dst, in the version that a cluster at the metadata.version of Kafka 4.4 writes.
@@ -56,9 +58,10 @@ func AppendVersion(dst []byte, r Record, version int16) []byte {
 	dst = append(dst, frameVersion)
 	dst = binary.AppendUvarint(dst, uint64(t))
 	dst = binary.AppendUvarint(dst, uint64(version))
-	c := codec{buf: dst, version: version}
+	c := fieldcodec.Write(dst)
+	c.SetVersion(version)
 	r.fields(&c)
-	return c.buf
+	return c.Written()
 }
 
 // Encode gives a record's frame in the version that a cluster at the metadata.version of Kafka 4.4 writes.
@@ -66,13 +69,13 @@ func Encode(r Record) []byte { return Append(nil, r) }
 
 // Decode reads a record from its frame. It keeps nothing of b.
 func Decode(b []byte) (Record, error) {
-	c := codec{buf: b, reading: true}
+	c := fieldcodec.Read(b, ErrCorrupt)
 	var frame, number, version uint32
-	c.uvarint(&frame)
-	c.uvarint(&number)
-	c.uvarint(&version)
-	if c.err != nil {
-		return nil, c.err
+	c.Uvarint(&frame)
+	c.Uvarint(&number)
+	c.Uvarint(&version)
+	if c.Err() != nil {
+		return nil, c.Err()
 	}
 	if frame != frameVersion {
 		return nil, fmt.Errorf("%w: frame version %d", ErrUnknownVersion, frame)
@@ -88,26 +91,23 @@ func Decode(b []byte) (Record, error) {
 	if version > uint32(spec.version) {
 		return nil, fmt.Errorf("%w: %s version %d, the highest known is %d", ErrUnknownVersion, t, version, spec.version)
 	}
-	c.version = int16(version)
+	c.SetVersion(int16(version))
 	r := spec.make()
 	r.fields(&c)
-	if c.err == nil && len(c.buf) > 0 {
-		c.fail("bytes left over")
-	}
-	if c.err != nil {
-		return nil, fmt.Errorf("%s version %d: %w", t, version, c.err)
+	if err := c.End(); err != nil {
+		return nil, fmt.Errorf("%s version %d: %w", t, version, err)
 	}
 	return r, nil
 }
 
 // FrameType is the type of the record in a frame, which need not be known.
 func FrameType(b []byte) (Type, error) {
-	c := codec{buf: b, reading: true}
+	c := fieldcodec.Read(b, ErrCorrupt)
 	var frame, number uint32
-	c.uvarint(&frame)
-	c.uvarint(&number)
-	if c.err != nil {
-		return 0, c.err
+	c.Uvarint(&frame)
+	c.Uvarint(&number)
+	if c.Err() != nil {
+		return 0, c.Err()
 	}
 	if frame != frameVersion || number > maxType {
 		return 0, fmt.Errorf("%w: %d in frame version %d", ErrUnknownType, number, frame)

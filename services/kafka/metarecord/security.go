@@ -1,6 +1,9 @@
 package metarecord
 
-import "chancery/services/kafka/uuid"
+import (
+	"chancery/services/kafka/fieldcodec"
+	"chancery/services/kafka/uuid"
+)
 
 // AccessControlEntryRecord adds an access rule.
 type AccessControlEntryRecord struct {
@@ -17,16 +20,16 @@ type AccessControlEntryRecord struct {
 // RecordType is AccessControlEntry.
 func (*AccessControlEntryRecord) RecordType() Type { return AccessControlEntry }
 
-func (r *AccessControlEntryRecord) fields(c *codec) {
-	c.uuid(&r.ID)
-	c.int8(&r.ResourceType)
-	c.string(&r.ResourceName)
-	c.int8(&r.PatternType)
-	c.string(&r.Principal)
-	c.string(&r.Host)
-	c.int8(&r.Operation)
-	c.int8(&r.PermissionType)
-	c.tags()
+func (r *AccessControlEntryRecord) fields(c *fieldcodec.Codec) {
+	c.UUID(&r.ID)
+	c.Int8(&r.ResourceType)
+	c.String(&r.ResourceName)
+	c.Int8(&r.PatternType)
+	c.String(&r.Principal)
+	c.String(&r.Host)
+	c.Int8(&r.Operation)
+	c.Int8(&r.PermissionType)
+	c.Tags()
 }
 
 // RemoveAccessControlEntryRecord removes an access rule.
@@ -37,9 +40,9 @@ type RemoveAccessControlEntryRecord struct {
 // RecordType is RemoveAccessControlEntry.
 func (*RemoveAccessControlEntryRecord) RecordType() Type { return RemoveAccessControlEntry }
 
-func (r *RemoveAccessControlEntryRecord) fields(c *codec) {
-	c.uuid(&r.ID)
-	c.tags()
+func (r *RemoveAccessControlEntryRecord) fields(c *fieldcodec.Codec) {
+	c.UUID(&r.ID)
+	c.Tags()
 }
 
 // UserScramCredentialRecord sets a user's credential for a SCRAM mechanism.
@@ -55,14 +58,14 @@ type UserScramCredentialRecord struct {
 // RecordType is UserScramCredential.
 func (*UserScramCredentialRecord) RecordType() Type { return UserScramCredential }
 
-func (r *UserScramCredentialRecord) fields(c *codec) {
-	c.string(&r.Name)
-	c.int8(&r.Mechanism)
-	c.bytes(&r.Salt)
-	c.bytes(&r.StoredKey)
-	c.bytes(&r.ServerKey)
-	c.int32(&r.Iterations)
-	c.tags()
+func (r *UserScramCredentialRecord) fields(c *fieldcodec.Codec) {
+	c.String(&r.Name)
+	c.Int8(&r.Mechanism)
+	c.Bytes(&r.Salt)
+	c.Bytes(&r.StoredKey)
+	c.Bytes(&r.ServerKey)
+	c.Int32(&r.Iterations)
+	c.Tags()
 }
 
 // RemoveUserScramCredentialRecord removes a user's credential for a SCRAM mechanism.
@@ -74,10 +77,10 @@ type RemoveUserScramCredentialRecord struct {
 // RecordType is RemoveUserScramCredential.
 func (*RemoveUserScramCredentialRecord) RecordType() Type { return RemoveUserScramCredential }
 
-func (r *RemoveUserScramCredentialRecord) fields(c *codec) {
-	c.string(&r.Name)
-	c.int8(&r.Mechanism)
-	c.tags()
+func (r *RemoveUserScramCredentialRecord) fields(c *fieldcodec.Codec) {
+	c.String(&r.Name)
+	c.Int8(&r.Mechanism)
+	c.Tags()
 }
 
 // DelegationTokenRecord adds a delegation token, or replaces it.
@@ -94,15 +97,15 @@ type DelegationTokenRecord struct {
 // RecordType is DelegationToken.
 func (*DelegationTokenRecord) RecordType() Type { return DelegationToken }
 
-func (r *DelegationTokenRecord) fields(c *codec) {
-	c.string(&r.Owner)
-	c.string(&r.Requester)
-	c.strings(&r.Renewers)
-	c.int64(&r.IssueTimestamp)
-	c.int64(&r.MaxTimestamp)
-	c.int64(&r.ExpirationTimestamp)
-	c.string(&r.TokenID)
-	c.tags()
+func (r *DelegationTokenRecord) fields(c *fieldcodec.Codec) {
+	c.String(&r.Owner)
+	c.String(&r.Requester)
+	c.Strings(&r.Renewers)
+	c.Int64(&r.IssueTimestamp)
+	c.Int64(&r.MaxTimestamp)
+	c.Int64(&r.ExpirationTimestamp)
+	c.String(&r.TokenID)
+	c.Tags()
 }
 
 // RemoveDelegationTokenRecord removes a delegation token.
@@ -113,9 +116,9 @@ type RemoveDelegationTokenRecord struct {
 // RecordType is RemoveDelegationToken.
 func (*RemoveDelegationTokenRecord) RecordType() Type { return RemoveDelegationToken }
 
-func (r *RemoveDelegationTokenRecord) fields(c *codec) {
-	c.string(&r.TokenID)
-	c.tags()
+func (r *RemoveDelegationTokenRecord) fields(c *fieldcodec.Codec) {
+	c.String(&r.TokenID)
+	c.Tags()
 }
 
 // QuotaEntity is one part of whom a quota is for.
@@ -137,14 +140,14 @@ type ClientQuotaRecord struct {
 // RecordType is ClientQuota.
 func (*ClientQuotaRecord) RecordType() Type { return ClientQuota }
 
-func (r *ClientQuotaRecord) fields(c *codec) {
-	array(c, &r.Entity, 3, func(c *codec, e *QuotaEntity) {
-		c.string(&e.Type)
-		c.nullableString(&e.Name)
-		c.tags()
+func (r *ClientQuotaRecord) fields(c *fieldcodec.Codec) {
+	fieldcodec.Array(c, &r.Entity, 3, func(c *fieldcodec.Codec, e *QuotaEntity) {
+		c.String(&e.Type)
+		c.NullableString(&e.Name)
+		c.Tags()
 	})
-	c.string(&r.Key)
-	c.float64(&r.Value)
-	c.bool(&r.Remove)
-	c.tags()
+	c.String(&r.Key)
+	c.Float64(&r.Value)
+	c.Bool(&r.Remove)
+	c.Tags()
 }

@@ -1,6 +1,9 @@
 package metarecord
 
-import "chancery/services/kafka/uuid"
+import (
+	"chancery/services/kafka/fieldcodec"
+	"chancery/services/kafka/uuid"
+)
 
 // RegisterServiceRecord makes a gateway, coordinator or tiering instance a member, or replaces its registration. A new
 // registration is fenced until a ServiceChangeRecord says otherwise.
@@ -19,16 +22,16 @@ type RegisterServiceRecord struct {
 // RecordType is RegisterService.
 func (*RegisterServiceRecord) RecordType() Type { return RegisterService }
 
-func (r *RegisterServiceRecord) fields(c *codec) {
-	c.int8(&r.Kind)
-	c.int32(&r.ID)
-	c.int64(&r.Epoch)
-	c.uuid(&r.IncarnationID)
-	c.endpoints(&r.EndPoints)
-	c.nullableString(&r.Rack)
-	c.string(&r.Version)
-	c.bool(&r.Fenced)
-	c.tags()
+func (r *RegisterServiceRecord) fields(c *fieldcodec.Codec) {
+	c.Int8(&r.Kind)
+	c.Int32(&r.ID)
+	c.Int64(&r.Epoch)
+	c.UUID(&r.IncarnationID)
+	endpoints(c, &r.EndPoints)
+	c.NullableString(&r.Rack)
+	c.String(&r.Version)
+	c.Bool(&r.Fenced)
+	c.Tags()
 }
 
 // ServiceChangeRecord fences or unfences a member.
@@ -42,12 +45,12 @@ type ServiceChangeRecord struct {
 // RecordType is ServiceChange.
 func (*ServiceChangeRecord) RecordType() Type { return ServiceChange }
 
-func (r *ServiceChangeRecord) fields(c *codec) {
-	c.int8(&r.Kind)
-	c.int32(&r.ID)
-	c.int64(&r.Epoch)
-	c.bool(&r.Fenced)
-	c.tags()
+func (r *ServiceChangeRecord) fields(c *fieldcodec.Codec) {
+	c.Int8(&r.Kind)
+	c.Int32(&r.ID)
+	c.Int64(&r.Epoch)
+	c.Bool(&r.Fenced)
+	c.Tags()
 }
 
 // UnregisterServiceRecord ends a membership.
@@ -60,11 +63,11 @@ type UnregisterServiceRecord struct {
 // RecordType is UnregisterService.
 func (*UnregisterServiceRecord) RecordType() Type { return UnregisterService }
 
-func (r *UnregisterServiceRecord) fields(c *codec) {
-	c.int8(&r.Kind)
-	c.int32(&r.ID)
-	c.int64(&r.Epoch)
-	c.tags()
+func (r *UnregisterServiceRecord) fields(c *fieldcodec.Codec) {
+	c.Int8(&r.Kind)
+	c.Int32(&r.ID)
+	c.Int64(&r.Epoch)
+	c.Tags()
 }
 
 // ShardRecord gives a coordinator shard to an instance, or to nobody when Owner is -1. Each one has a higher epoch than
@@ -80,10 +83,10 @@ type ShardRecord struct {
 // RecordType is Shard.
 func (*ShardRecord) RecordType() Type { return Shard }
 
-func (r *ShardRecord) fields(c *codec) {
-	c.int8(&r.Kind)
-	c.int32(&r.Shard)
-	c.int32(&r.Owner)
-	c.int32(&r.Epoch)
-	c.tags()
+func (r *ShardRecord) fields(c *fieldcodec.Codec) {
+	c.Int8(&r.Kind)
+	c.Int32(&r.Shard)
+	c.Int32(&r.Owner)
+	c.Int32(&r.Epoch)
+	c.Tags()
 }

@@ -1,6 +1,9 @@
 package metarecord
 
-import "chancery/services/kafka/uuid"
+import (
+	"chancery/services/kafka/fieldcodec"
+	"chancery/services/kafka/uuid"
+)
 
 // The special leaders of partition records.
 const (
@@ -28,10 +31,10 @@ type TopicRecord struct {
 // RecordType is Topic.
 func (*TopicRecord) RecordType() Type { return Topic }
 
-func (r *TopicRecord) fields(c *codec) {
-	c.string(&r.Name)
-	c.uuid(&r.TopicID)
-	c.tags()
+func (r *TopicRecord) fields(c *fieldcodec.Codec) {
+	c.String(&r.Name)
+	c.UUID(&r.TopicID)
+	c.Tags()
 }
 
 // RemoveTopicRecord deletes a topic, its partitions and its configs.
@@ -42,9 +45,9 @@ type RemoveTopicRecord struct {
 // RecordType is RemoveTopic.
 func (*RemoveTopicRecord) RecordType() Type { return RemoveTopic }
 
-func (r *RemoveTopicRecord) fields(c *codec) {
-	c.uuid(&r.TopicID)
-	c.tags()
+func (r *RemoveTopicRecord) fields(c *fieldcodec.Codec) {
+	c.UUID(&r.TopicID)
+	c.Tags()
 }
 
 // PartitionRecord makes a partition, or replaces everything that is known of it.
@@ -69,25 +72,25 @@ type PartitionRecord struct {
 // RecordType is Partition.
 func (*PartitionRecord) RecordType() Type { return Partition }
 
-func (r *PartitionRecord) fields(c *codec) {
-	c.int32(&r.PartitionID)
-	c.uuid(&r.TopicID)
-	c.int32s(&r.Replicas)
-	c.int32s(&r.ISR)
-	c.int32s(&r.RemovingReplicas)
-	c.int32s(&r.AddingReplicas)
-	c.int32(&r.Leader)
-	c.int32(&r.LeaderEpoch)
-	c.int32(&r.PartitionEpoch)
-	if c.version >= 1 {
-		c.uuids(&r.Directories)
+func (r *PartitionRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.PartitionID)
+	c.UUID(&r.TopicID)
+	c.Int32s(&r.Replicas)
+	c.Int32s(&r.ISR)
+	c.Int32s(&r.RemovingReplicas)
+	c.Int32s(&r.AddingReplicas)
+	c.Int32(&r.Leader)
+	c.Int32(&r.LeaderEpoch)
+	c.Int32(&r.PartitionEpoch)
+	if c.Version() >= 1 {
+		c.UUIDs(&r.Directories)
 	}
-	c.tags(
-		taggedField{tag: 0, present: r.LeaderRecoveryState != 0, walk: func(c *codec) { c.int8(&r.LeaderRecoveryState) }},
-		taggedField{tag: 1, since: 2, present: r.EligibleLeaderReplicas != nil,
-			walk: func(c *codec) { c.nullableInt32s(&r.EligibleLeaderReplicas) }},
-		taggedField{tag: 2, since: 2, present: r.LastKnownELR != nil,
-			walk: func(c *codec) { c.nullableInt32s(&r.LastKnownELR) }},
+	c.Tags(
+		fieldcodec.Tagged{Tag: 0, Present: r.LeaderRecoveryState != 0, Walk: func(c *fieldcodec.Codec) { c.Int8(&r.LeaderRecoveryState) }},
+		fieldcodec.Tagged{Tag: 1, Since: 2, Present: r.EligibleLeaderReplicas != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.EligibleLeaderReplicas) }},
+		fieldcodec.Tagged{Tag: 2, Since: 2, Present: r.LastKnownELR != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.LastKnownELR) }},
 	)
 }
 
@@ -121,28 +124,28 @@ func NewPartitionChange(topicID uuid.UUID, partition int32) *PartitionChangeReco
 // RecordType is PartitionChange.
 func (*PartitionChangeRecord) RecordType() Type { return PartitionChange }
 
-func (r *PartitionChangeRecord) fields(c *codec) {
-	c.int32(&r.PartitionID)
-	c.uuid(&r.TopicID)
-	if c.reading {
+func (r *PartitionChangeRecord) fields(c *fieldcodec.Codec) {
+	c.Int32(&r.PartitionID)
+	c.UUID(&r.TopicID)
+	if c.Reading() {
 		r.Leader, r.LeaderRecoveryState = NoLeaderChange, RecoveryNoChange
 	}
-	c.tags(
-		taggedField{tag: 0, present: r.ISR != nil, walk: func(c *codec) { c.nullableInt32s(&r.ISR) }},
-		taggedField{tag: 1, present: r.Leader != NoLeaderChange, walk: func(c *codec) { c.int32(&r.Leader) }},
-		taggedField{tag: 2, present: r.Replicas != nil, walk: func(c *codec) { c.nullableInt32s(&r.Replicas) }},
-		taggedField{tag: 3, present: r.RemovingReplicas != nil,
-			walk: func(c *codec) { c.nullableInt32s(&r.RemovingReplicas) }},
-		taggedField{tag: 4, present: r.AddingReplicas != nil,
-			walk: func(c *codec) { c.nullableInt32s(&r.AddingReplicas) }},
-		taggedField{tag: 5, present: r.LeaderRecoveryState != RecoveryNoChange,
-			walk: func(c *codec) { c.int8(&r.LeaderRecoveryState) }},
-		taggedField{tag: 6, since: 2, present: r.EligibleLeaderReplicas != nil,
-			walk: func(c *codec) { c.nullableInt32s(&r.EligibleLeaderReplicas) }},
-		taggedField{tag: 7, since: 2, present: r.LastKnownELR != nil,
-			walk: func(c *codec) { c.nullableInt32s(&r.LastKnownELR) }},
-		taggedField{tag: 8, since: 1, present: r.Directories != nil,
-			walk: func(c *codec) { c.nullableUUIDs(&r.Directories) }},
+	c.Tags(
+		fieldcodec.Tagged{Tag: 0, Present: r.ISR != nil, Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.ISR) }},
+		fieldcodec.Tagged{Tag: 1, Present: r.Leader != NoLeaderChange, Walk: func(c *fieldcodec.Codec) { c.Int32(&r.Leader) }},
+		fieldcodec.Tagged{Tag: 2, Present: r.Replicas != nil, Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.Replicas) }},
+		fieldcodec.Tagged{Tag: 3, Present: r.RemovingReplicas != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.RemovingReplicas) }},
+		fieldcodec.Tagged{Tag: 4, Present: r.AddingReplicas != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.AddingReplicas) }},
+		fieldcodec.Tagged{Tag: 5, Present: r.LeaderRecoveryState != RecoveryNoChange,
+			Walk: func(c *fieldcodec.Codec) { c.Int8(&r.LeaderRecoveryState) }},
+		fieldcodec.Tagged{Tag: 6, Since: 2, Present: r.EligibleLeaderReplicas != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.EligibleLeaderReplicas) }},
+		fieldcodec.Tagged{Tag: 7, Since: 2, Present: r.LastKnownELR != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableInt32s(&r.LastKnownELR) }},
+		fieldcodec.Tagged{Tag: 8, Since: 1, Present: r.Directories != nil,
+			Walk: func(c *fieldcodec.Codec) { c.NullableUUIDs(&r.Directories) }},
 	)
 }
 
@@ -154,9 +157,9 @@ type ClearElrRecord struct {
 // RecordType is ClearElr.
 func (*ClearElrRecord) RecordType() Type { return ClearElr }
 
-func (r *ClearElrRecord) fields(c *codec) {
-	c.string(&r.TopicName)
-	c.tags()
+func (r *ClearElrRecord) fields(c *fieldcodec.Codec) {
+	c.String(&r.TopicName)
+	c.Tags()
 }
 
 // ConfigRecord sets a dynamic config of a resource, or removes it when Value is nil.
@@ -170,10 +173,10 @@ type ConfigRecord struct {
 // RecordType is Config.
 func (*ConfigRecord) RecordType() Type { return Config }
 
-func (r *ConfigRecord) fields(c *codec) {
-	c.int8(&r.ResourceType)
-	c.string(&r.ResourceName)
-	c.string(&r.Name)
-	c.nullableString(&r.Value)
-	c.tags()
+func (r *ConfigRecord) fields(c *fieldcodec.Codec) {
+	c.Int8(&r.ResourceType)
+	c.String(&r.ResourceName)
+	c.String(&r.Name)
+	c.NullableString(&r.Value)
+	c.Tags()
 }

@@ -7,6 +7,7 @@ package remotelog
 import (
 	"fmt"
 
+	"chancery/services/kafka/fieldcodec"
 	"chancery/services/kafka/uuid"
 )
 
@@ -80,7 +81,7 @@ func (s DeleteState) String() string {
 type Record interface {
 	// Of is the partition that the record is about.
 	Of() Partition
-	fields(c *codec)
+	fields(c *fieldcodec.Codec)
 	recordType() uint32
 }
 
@@ -144,33 +145,33 @@ func (*Segment) recordType() uint32         { return segmentType }
 func (*SegmentUpdate) recordType() uint32   { return updateType }
 func (*PartitionDelete) recordType() uint32 { return partitionType }
 
-func (s *Segment) fields(c *codec) {
-	c.segmentID(&s.Topic, &s.Partition, &s.ID)
-	c.int64(&s.StartOffset)
-	c.int64(&s.EndOffset)
-	c.int32(&s.BrokerID)
-	c.int64(&s.MaxTimestampMs)
-	c.int64(&s.EventTimestampMs)
-	c.epochs(&s.LeaderEpochs)
-	c.int32(&s.SizeBytes)
-	c.nullableBytes(&s.CustomMetadata)
-	c.int8((*int8)(&s.State))
-	c.taggedBool(&s.TxnIndexEmpty)
+func (s *Segment) fields(c *fieldcodec.Codec) {
+	segmentID(c, &s.Topic, &s.Partition, &s.ID)
+	c.Int64(&s.StartOffset)
+	c.Int64(&s.EndOffset)
+	c.Int32(&s.BrokerID)
+	c.Int64(&s.MaxTimestampMs)
+	c.Int64(&s.EventTimestampMs)
+	epochs(c, &s.LeaderEpochs)
+	c.Int32(&s.SizeBytes)
+	c.NullableBytes(&s.CustomMetadata)
+	c.Int8((*int8)(&s.State))
+	taggedBool(c, &s.TxnIndexEmpty)
 }
 
-func (u *SegmentUpdate) fields(c *codec) {
-	c.segmentID(&u.Topic, &u.Partition, &u.ID)
-	c.int32(&u.BrokerID)
-	c.int64(&u.EventTimestampMs)
-	c.nullableBytes(&u.CustomMetadata)
-	c.int8((*int8)(&u.State))
-	c.noTags()
+func (u *SegmentUpdate) fields(c *fieldcodec.Codec) {
+	segmentID(c, &u.Topic, &u.Partition, &u.ID)
+	c.Int32(&u.BrokerID)
+	c.Int64(&u.EventTimestampMs)
+	c.NullableBytes(&u.CustomMetadata)
+	c.Int8((*int8)(&u.State))
+	c.Tags()
 }
 
-func (d *PartitionDelete) fields(c *codec) {
-	c.topicPartition(&d.Topic, &d.Partition)
-	c.int32(&d.BrokerID)
-	c.int64(&d.EventTimestampMs)
-	c.int8((*int8)(&d.State))
-	c.noTags()
+func (d *PartitionDelete) fields(c *fieldcodec.Codec) {
+	topicPartition(c, &d.Topic, &d.Partition)
+	c.Int32(&d.BrokerID)
+	c.Int64(&d.EventTimestampMs)
+	c.Int8((*int8)(&d.State))
+	c.Tags()
 }
