@@ -12,6 +12,7 @@ import (
 	controllerv1 "chancery/proto/controller/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/clients/coordinatorclient"
+	"chancery/services/clients/instances"
 	"chancery/services/clients/storageclient"
 	"chancery/services/clients/tieringclient"
 	"chancery/services/lifecycle"
@@ -120,8 +121,8 @@ func buildClients(p *parts) (lifecycle.Service, error) {
 			return storagerpc.NewClient(address, storagerpc.ClientConfig{Dialer: p.dialer, Logger: p.logger})
 		},
 	})
-	p.coordinators = coordinatorclient.New(coordinatorclient.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
-	p.tiers = tieringclient.New(tieringclient.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
+	p.coordinators = coordinatorclient.New(instances.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
+	p.tiers = tieringclient.New(instances.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
 	p.follower.Subscribe(metadata.PublisherFunc(func(_ context.Context, _ *metadata.Delta, image *metadata.Image) {
 		p.nodes.Update(image)
 		p.coordinators.Update(image)

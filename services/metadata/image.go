@@ -6,6 +6,7 @@
 package metadata
 
 import (
+	"fmt"
 	"iter"
 
 	"chancery/services/kafka/uuid"
@@ -32,6 +33,19 @@ const (
 	Coordinator ServiceKind = 2
 	Tiering     ServiceKind = 3
 )
+
+// String names the kind for people.
+func (k ServiceKind) String() string {
+	switch k {
+	case Gateway:
+		return "gateway"
+	case Coordinator:
+		return "coordinator"
+	case Tiering:
+		return "tiering instance"
+	}
+	return fmt.Sprintf("service of kind %d", int8(k))
+}
 
 // ShardKind is the internal topic whose partitions are shards; the numbers are those of proto/coordinator/v1.
 type ShardKind int8

@@ -7,8 +7,6 @@ package coordinatorclient
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +15,7 @@ import (
 
 	commonv1 "chancery/proto/common/v1"
 	coordinatorv1 "chancery/proto/coordinator/v1"
+	"chancery/services/clients/instances"
 	"chancery/services/kafka/errcode"
 	"chancery/services/metadata"
 	"chancery/services/transport"
@@ -36,64 +35,32 @@ const (
 	retryPauseMax = 200 * time.Millisecond
 )
 
-// Dialer makes channels; *transport.Dialer is one.
-type Dialer interface {
-	Dial(address string) (transport.Conn, error)
-}
-
-// Config is what a client needs.
-type Config struct {
-	// Image is the newest metadata image, by which the client routes.
-	Image func() metadata.Reader
-	// Await waits until the image has reached an offset.
-	Await  func(ctx context.Context, offset int64) error
-	Dialer Dialer
-}
-
 // Client sends requests to the owners of shards. All methods may be called from any goroutine.
 type Client struct {
-	config Config
-
-	mu     sync.Mutex
-	closed bool
-	local  map[int32]coordinatorv1.CoordinatorClient
-	conns  map[string]transport.Conn
+	config    instances.Config
+	instances *instances.Set
 }
 
 // New makes a client; it connects when it is first needed.
-func New(c Config) *Client {
-	return &Client{
-		config: c,
-		local:  map[int32]coordinatorv1.CoordinatorClient{},
-		conns:  map[string]transport.Conn{},
-	}
+func New(c instances.Config) *Client {
+	return &Client{config: c, instances: instances.New(metadata.Coordinator, c.Dialer)}
 }
 
 // AddLocal makes calls to the instance with this id go over a channel of this process.
-func (c *Client) AddLocal(id int32, conn transport.Conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.local[id] = coordinatorv1.NewCoordinatorClient(conn)
-}
+func (c *Client) AddLocal(id int32, conn transport.Conn) { c.instances.AddLocal(id, conn) }
+
+// Update closes the connections to instances that the image does not have any more.
+func (c *Client) Update(image metadata.Reader) { c.instances.Update(image) }
 
 // Close breaks all connections.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	var errs []error
-	for _, conn := range c.conns {
-		errs = append(errs, conn.Close())
-	}
-	clear(c.conns)
-	return errors.Join(errs...)
-}
+func (c *Client) Close() error { return c.instances.Close() }
 
 // Handle sends a request, or the part of one, to the owner of one shard, within the context's time.
 //
-// The client sets the envelope's metadata offset to that of the image it routes by. While the shard has no owner, or moves, the client waits for the metadata to say who has it now. What the owner itself
-// answers is returned as it is. CoordinatorNotAvailable says that no owner could be reached, or that it was lost
-// and the request is not one that may be carried out twice.
+// The client sets the envelope's metadata offset to that of the image it routes by. While the shard has no owner, or moves,
+// the client waits for the metadata to say who has it now. What the owner itself answers is returned as it is.
+// CoordinatorNotAvailable says that no owner could be reached, or that it was lost and the request is not one that may be
+// carried out twice.
 func (c *Client) Handle(ctx context.Context, kind metadata.ShardKind, shard int32, envelope *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -118,7 +85,7 @@ func (c *Client) Handle(ctx context.Context, kind metadata.ShardKind, shard int3
 		case !repeatable(int16(envelope.GetApiKey())):
 			return nil, errcode.CoordinatorNotAvailable.Wrap(err)
 		}
-		if time.Now().After(giveUp) || !c.awaitNewer(ctx, image.Offset(), pause) {
+		if time.Now().After(giveUp) || !c.config.AwaitNewer(ctx, image.Offset(), pause) {
 			return nil, errcode.CoordinatorNotAvailable.Wrap(err)
 		}
 	}
@@ -208,71 +175,11 @@ func (c *Client) whileOwned(ctx context.Context, kind metadata.ShardKind, shard,
 
 // attempt asks one instance once.
 func (c *Client) attempt(ctx context.Context, image metadata.Reader, owner int32, req *coordinatorv1.HandleRequest) (*coordinatorv1.HandleResponse, error) {
-	cc, err := c.instance(image, owner)
+	conn, err := c.instances.Channel(image, owner)
 	if err != nil {
 		return nil, err
 	}
-	return cc.Handle(ctx, req)
-}
-
-// instance finds the way to an instance. It fails with NotCoordinator when there is none, so that the caller waits for
-// newer metadata.
-func (c *Client) instance(image metadata.Reader, owner int32) (coordinatorv1.CoordinatorClient, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, errcode.CoordinatorNotAvailable.Wrap(errors.New("coordinator client is closed"))
-	}
-	if cc := c.local[owner]; cc != nil {
-		return cc, nil
-	}
-	var endpoint metadata.Endpoint
-	found := false
-	if member := image.Service(metadata.Coordinator, owner); member != nil {
-		endpoint, found = member.Endpoint(metadata.GRPCEndpoint)
-	}
-	if !found {
-		return nil, errcode.NotCoordinator.Wrap(fmt.Errorf("coordinator %d has no known address", owner))
-	}
-	address := transport.JoinAddress(endpoint.Host, endpoint.Port)
-	conn := c.conns[address]
-	if conn == nil {
-		var err error
-		if conn, err = c.config.Dialer.Dial(address); err != nil {
-			return nil, fmt.Errorf("coordinator %d: %w", owner, err)
-		}
-		c.conns[address] = conn
-	}
-	return coordinatorv1.NewCoordinatorClient(conn), nil
-}
-
-// Update closes the connections to instances that the image does not have any more.
-func (c *Client) Update(image metadata.Reader) {
-	live := map[string]bool{}
-	for _, member := range image.Services(metadata.Coordinator) {
-		if endpoint, ok := member.Endpoint(metadata.GRPCEndpoint); ok {
-			live[transport.JoinAddress(endpoint.Host, endpoint.Port)] = true
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for address, conn := range c.conns {
-		if !live[address] {
-			_ = conn.Close()
-			delete(c.conns, address)
-		}
-	}
-}
-
-// awaitNewer waits for newer metadata, but not longer than the pause: an owner may also have been refusing only because
-// it was behind. It says whether the context still lives.
-func (c *Client) awaitNewer(ctx context.Context, offset int64, pause time.Duration) bool {
-	pauseCtx, cancel := context.WithTimeout(ctx, pause)
-	defer cancel()
-	if c.config.Await(pauseCtx, offset+1) != nil {
-		<-pauseCtx.Done()
-	}
-	return ctx.Err() == nil
+	return coordinatorv1.NewCoordinatorClient(conn).Handle(ctx, req)
 }
 
 // repeatable says whether carrying a request out twice is the same as once for its client. Joining and leaving are not

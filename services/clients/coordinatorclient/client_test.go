@@ -12,6 +12,7 @@ import (
 
 	commonv1 "chancery/proto/common/v1"
 	coordinatorv1 "chancery/proto/coordinator/v1"
+	"chancery/services/clients/instances"
 	"chancery/services/kafka/errcode"
 	"chancery/services/metadata"
 	"chancery/services/transport"
@@ -98,7 +99,7 @@ func newFixture(image *fakeImage) *fixture {
 	local := transport.NewLocal(transport.NewPool())
 	coordinatorv1.RegisterCoordinatorServer(local.Channel("1"), f.instances[1])
 	coordinatorv1.RegisterCoordinatorServer(local.Channel("2"), f.instances[2])
-	f.client = New(Config{Image: f.current, Await: f.await, Dialer: transport.NewDialer(transport.Options{}, local)})
+	f.client = New(instances.Config{Image: f.current, Await: f.await, Dialer: transport.NewDialer(transport.Options{}, local)})
 	return f
 }
 
@@ -249,15 +250,15 @@ func TestLocalInstancesAndUpdates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if here.calls != 1 || len(f.client.conns) != 1 {
-		t.Errorf("%d calls in the process, %d connections", here.calls, len(f.client.conns))
+	if here.calls != 1 || f.client.instances.Connections() != 1 {
+		t.Errorf("%d calls in the process, %d connections", here.calls, f.client.instances.Connections())
 	}
 	f.client.Update(&fakeImage{members: []int32{1}})
-	if len(f.client.conns) != 1 {
+	if f.client.instances.Connections() != 1 {
 		t.Error("the connection to a live instance was closed")
 	}
 	f.client.Update(&fakeImage{members: []int32{2}})
-	if len(f.client.conns) != 0 {
+	if f.client.instances.Connections() != 0 {
 		t.Error("the connection to an instance that is gone stays")
 	}
 	if err := f.client.Close(); err != nil {

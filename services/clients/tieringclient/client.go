@@ -8,11 +8,10 @@ package tieringclient
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	tieringv1 "chancery/proto/tiering/v1"
+	"chancery/services/clients/instances"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/hash"
 	"chancery/services/kafka/internaltopic"
@@ -27,54 +26,25 @@ const (
 	retryPauseMax = 200 * time.Millisecond
 )
 
-// Dialer makes channels; *transport.Dialer is one.
-type Dialer interface {
-	Dial(address string) (transport.Conn, error)
-}
-
-// Config is what a client needs.
-type Config struct {
-	// Image is the newest metadata image, by which the client routes.
-	Image func() metadata.Reader
-	// Await waits until the image has reached an offset.
-	Await  func(ctx context.Context, offset int64) error
-	Dialer Dialer
-}
-
 // Client asks the owners of remote segments. All methods may be called from any goroutine.
 type Client struct {
-	config Config
-
-	mu     sync.Mutex
-	closed bool
-	local  map[int32]tieringv1.TieringClient
-	conns  map[string]transport.Conn
+	config    instances.Config
+	instances *instances.Set
 }
 
 // New makes a client; it connects when it is first needed.
-func New(c Config) *Client {
-	return &Client{config: c, local: map[int32]tieringv1.TieringClient{}, conns: map[string]transport.Conn{}}
+func New(c instances.Config) *Client {
+	return &Client{config: c, instances: instances.New(metadata.Tiering, c.Dialer)}
 }
 
 // AddLocal makes calls to the instance with this id go over a channel of this process.
-func (c *Client) AddLocal(id int32, conn transport.Conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.local[id] = tieringv1.NewTieringClient(conn)
-}
+func (c *Client) AddLocal(id int32, conn transport.Conn) { c.instances.AddLocal(id, conn) }
+
+// Update closes the connections to instances that the image does not have any more.
+func (c *Client) Update(image metadata.Reader) { c.instances.Update(image) }
 
 // Close breaks all connections.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	var errs []error
-	for _, conn := range c.conns {
-		errs = append(errs, conn.Close())
-	}
-	clear(c.conns)
-	return errors.Join(errs...)
-}
+func (c *Client) Close() error { return c.instances.Close() }
 
 // Read reads batches, within the context's time. It sets the request's metadata offset. While the shard has no owner that
 // serves, it waits; the error is then the context's.
@@ -114,7 +84,7 @@ func (c *Client) ask(ctx context.Context, topicID []byte, partition int32, quest
 		if err == nil || ctx.Err() == nil && !again(err) {
 			return err
 		}
-		if !c.awaitNewer(ctx, image.Offset(), pause) {
+		if !c.config.AwaitNewer(ctx, image.Offset(), pause) {
 			return errcode.RequestTimedOut.Wrap(err)
 		}
 	}
@@ -122,6 +92,9 @@ func (c *Client) ask(ctx context.Context, topicID []byte, partition int32, quest
 
 // again says whether an answer comes from an instance that does not own the shard, or not yet.
 func again(err error) bool {
+	if errors.Is(err, instances.ErrClosed) {
+		return false
+	}
 	switch errcode.Of(err) {
 	case errcode.NotCoordinator, errcode.CoordinatorLoadInProgress, errcode.CoordinatorNotAvailable, errcode.LeaderNotAvailable,
 		errcode.ThrottlingQuotaExceeded, errcode.NetworkException, errcode.BrokerNotAvailable:
@@ -137,58 +110,9 @@ func (c *Client) owner(image metadata.Reader, topicID uuid.UUID, partition int32
 		return nil, errcode.NotCoordinator.Errorf("there is no %s", internaltopic.RemoteLogMetadata)
 	}
 	shard := image.Shard(metadata.RemoteLogShard, hash.RemoteLogMetadataPartition(topicID, partition, len(topic.Partitions)))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, errcode.UnknownServerError.Wrap(errors.New("tiering client is closed"))
-	}
-	if t := c.local[shard.Owner]; t != nil {
-		return t, nil
-	}
-	member := image.Service(metadata.Tiering, shard.Owner)
-	if member == nil {
-		return nil, errcode.NotCoordinator.Wrap(fmt.Errorf("tiering instance %d is not registered", shard.Owner))
-	}
-	endpoint, ok := member.Endpoint(metadata.GRPCEndpoint)
-	if !ok {
-		return nil, errcode.NotCoordinator.Wrap(fmt.Errorf("tiering instance %d has no address", shard.Owner))
-	}
-	address := transport.JoinAddress(endpoint.Host, endpoint.Port)
-	conn := c.conns[address]
-	if conn == nil {
-		var err error
-		if conn, err = c.config.Dialer.Dial(address); err != nil {
-			return nil, fmt.Errorf("tiering instance %d: %w", shard.Owner, err)
-		}
-		c.conns[address] = conn
+	conn, err := c.instances.Channel(image, shard.Owner)
+	if err != nil {
+		return nil, err
 	}
 	return tieringv1.NewTieringClient(conn), nil
-}
-
-// Update closes the connections to instances that the image does not have any more.
-func (c *Client) Update(image metadata.Reader) {
-	live := map[string]bool{}
-	for _, member := range image.Services(metadata.Tiering) {
-		if endpoint, ok := member.Endpoint(metadata.GRPCEndpoint); ok {
-			live[transport.JoinAddress(endpoint.Host, endpoint.Port)] = true
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for address, conn := range c.conns {
-		if !live[address] {
-			_ = conn.Close()
-			delete(c.conns, address)
-		}
-	}
-}
-
-// awaitNewer waits for newer metadata, but not longer than the pause. It says whether the context still lives.
-func (c *Client) awaitNewer(ctx context.Context, offset int64, pause time.Duration) bool {
-	pauseCtx, cancel := context.WithTimeout(ctx, pause)
-	defer cancel()
-	if c.config.Await(pauseCtx, offset+1) != nil {
-		<-pauseCtx.Done()
-	}
-	return ctx.Err() == nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	tieringv1 "chancery/proto/tiering/v1"
+	"chancery/services/clients/instances"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/metarecord"
 	"chancery/services/kafka/uuid"
@@ -48,7 +49,7 @@ func owned(t *testing.T) *metadata.Image {
 func newTestClient(image *metadata.Image, i *instance) *Client {
 	local := transport.NewLocal(transport.NewPool())
 	tieringv1.RegisterTieringServer(local.Channel("tiering"), i)
-	c := New(Config{
+	c := New(instances.Config{
 		Image:  func() metadata.Reader { return image },
 		Await:  func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() },
 		Dialer: transport.NewDialer(transport.Options{}, local),
