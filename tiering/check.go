@@ -126,7 +126,7 @@ func (c *check) segment(ctx context.Context, owned *ownedShard, e *remotestate.E
 	switch {
 	case e.State != remotelog.CopyFinished || time.UnixMilli(e.EventTimestampMs).After(c.began.Add(-time.Minute)):
 		return // it is on its way, one way or the other
-	case there && object.SizeBytes >= int64(e.SizeBytes):
+	case there && object.SizeBytes > int64(e.SizeBytes): // indexes follow the log
 		return
 	case there:
 		d.Kind, d.Bytes = "short", object.SizeBytes

@@ -139,12 +139,15 @@ func readFrom(t *testing.T, bootstrap []string, topic string, partition int32, f
 	}
 }
 
-// remoteObjects are the files of a store that is a directory.
+// remoteDir is the store of a process that has nothing else configured.
+func remoteDir(a *testkit.All) string { return filepath.Join(a.Dir(), "remote") }
+
+// remoteObjects are the segments in a store, as the directory in which it has its files shows them.
 func remoteObjects(t *testing.T, dir string) []string {
 	t.Helper()
 	var out []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".seg") {
+		if err == nil && !d.IsDir() && (strings.HasSuffix(path, ".log") || strings.HasSuffix(path, ".seg")) {
 			out = append(out, path)
 		}
 		return nil
@@ -174,7 +177,7 @@ func TestTieredTopic(t *testing.T) {
 	if pending, tiered := offsetAt(t, b, topic, 0, earliestPending), offsetAt(t, b, topic, 0, latestTiered); pending != tiered+1 {
 		t.Fatalf("%d is remote, the next is %d", tiered, pending)
 	}
-	if n := len(remoteObjects(t, a.Dir())); n < 3 {
+	if n := len(remoteObjects(t, remoteDir(a))); n < 3 {
 		t.Fatalf("%d objects", n)
 	}
 	for at, want := range map[int64]int64{0: 0, began: 0, time.Now().UnixMilli() + 1000: -1} {
@@ -209,7 +212,7 @@ func TestTieredTopic(t *testing.T) {
 		t.Fatalf("the log begins at %d", start)
 	}
 	readFrom(t, b, topic, 0, 1100, 3200)
-	awaitNoObjects(t, a.Dir(), "/00000000000000000000-")
+	awaitNoObjects(t, remoteDir(a), "/00000000000000000000.")
 
 	// Retention is over both tiers.
 	if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "retention.ms", Value: set("2000")}, {Name: "local.retention.ms", Value: set("1000")}}, topic); err != nil {
@@ -222,7 +225,7 @@ func TestTieredTopic(t *testing.T) {
 	if _, err := adm.DeleteTopic(t.Context(), topic); err != nil {
 		t.Fatal(err)
 	}
-	awaitNoObjects(t, a.Dir(), "/")
+	awaitNoObjects(t, remoteDir(a), "/")
 }
 
 // awaitNoObjects waits until the store has no object with a text in its path.
@@ -255,18 +258,20 @@ func TestTieringCheck(t *testing.T) {
 	if out := fsck(false); !strings.Contains(out, "8 shards, 3 segments, 3 objects, 0 differences") {
 		t.Fatal(out)
 	}
-	objects := remoteObjects(t, a.Dir())
+	objects := remoteObjects(t, remoteDir(a))
 	slices.Sort(objects)
 	// Somebody has copied an object under another segment's id, and lost another one. The finish of a copy must be a while ago
 	// before its object is missed.
-	data, err := os.ReadFile(objects[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	orphan := strings.TrimSuffix(objects[0], ".seg")
-	orphan = orphan[:len(orphan)-4] + "AAAA.seg"
-	if err := os.WriteFile(orphan, data, 0o644); err != nil {
-		t.Fatal(err)
+	orphan := strings.TrimSuffix(objects[0], ".log")
+	orphan = orphan[:len(orphan)-4] + "AAAA"
+	for _, suffix := range []string{".log", ".indexes"} {
+		data, err := os.ReadFile(strings.TrimSuffix(objects[0], ".log") + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(orphan+suffix, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if out := fsck(true); !strings.Contains(out, "orphan  left") {
 		t.Fatal(out)
@@ -277,7 +282,7 @@ func TestTieringCheck(t *testing.T) {
 	if out := fsck(false, "--repair", "--older-than", "0s"); !strings.Contains(out, "orphan  repaired") {
 		t.Fatal(out)
 	}
-	if got := remoteObjects(t, a.Dir()); len(got) != 3 {
+	if got := remoteObjects(t, remoteDir(a)); len(got) != 3 {
 		t.Fatal(got)
 	}
 	out, err := exec.CommandContext(t.Context(), testkit.Binary(t), "tiering", "status", "--admin", a.Admin).CombinedOutput()

@@ -40,6 +40,8 @@ type PutObject struct {
 	Key   string
 	Body  io.ReaderAt
 	Bytes int64
+	// LogBytes is how many of the bytes, from the first on, are the log; a store that people look at may keep them apart.
+	LogBytes int64
 	// CRC32C is the checksum of the body; the store refuses a body that differs.
 	CRC32C uint32
 	// Metadata is kept with the object, for people and for Head.

@@ -1,9 +1,11 @@
 // Package dirstore keeps objects as files of a directory: the store of a single machine and of tests, or of a file system
 // that several machines share.
 //
-// It owns the files below its root: each object at its key, and those that are being written in .unfinished. An object is
-// written and synced there, then renamed, so that a crash leaves either all of it or none. It must never follow a key out
-// of the root.
+// It owns the files below its root: each object at its key, and those that are being written in .unfinished. An object whose
+// key ends in .log is two files: the log alone, which Kafka's tools read, and beside it, with .indexes for .log, all that
+// follows the log in the object. Files are written and synced in .unfinished, then renamed, the log last: with it the object
+// is there. Deleted it goes first. So a crash leaves all of an object, or none, or indexes without a log, which count as an
+// unfinished upload. It must never follow a key out of the root.
 package dirstore
 
 import (
@@ -26,6 +28,20 @@ import (
 
 // unfinished is the folder of objects that are being written. No key begins with a dot.
 const unfinished = ".unfinished"
+
+// The two files of an object whose log is kept by itself.
+const (
+	logSuffix     = ".log"
+	indexesSuffix = ".indexes"
+)
+
+// indexesOf is the file, or the key, beside a log; empty for an object that is one file.
+func indexesOf(name string) string {
+	if rest, ok := strings.CutSuffix(name, logSuffix); ok {
+		return rest + indexesSuffix
+	}
+	return ""
+}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -68,13 +84,20 @@ func failed(op, key string, err error) error {
 
 // file is the path of an object.
 func (s *Store) file(key string) (string, error) {
-	if !filepath.IsLocal(key) || path.Clean(key) != key || strings.HasPrefix(key, ".") {
+	if !filepath.IsLocal(key) || path.Clean(key) != key || strings.HasPrefix(key, ".") || strings.HasSuffix(key, indexesSuffix) {
 		return "", fmt.Errorf("%q is not a path below the store: %w", key, syscall.EINVAL)
 	}
 	return filepath.Join(s.root, filepath.FromSlash(key)), nil
 }
 
-// Put writes an object beside its place and renames it.
+// piece is a part of an object that is a file.
+type piece struct {
+	name       string
+	temporary  string
+	start, end int64
+}
+
+// Put writes the files of an object beside their places and renames them.
 func (s *Store) Put(ctx context.Context, o blob.PutObject) error {
 	name, err := s.file(o.Key)
 	if err != nil {
@@ -85,31 +108,51 @@ func (s *Store) Put(ctx context.Context, o blob.PutObject) error {
 			return failed("put", o.Key, blob.ErrExists)
 		}
 	}
-	temporary := filepath.Join(s.root, unfinished, uuid.Random().String())
-	if err := write(ctx, temporary, o); err != nil {
-		return failed("put", o.Key, errors.Join(err, remove(temporary)))
+	pieces := []piece{{name: name, end: o.Bytes}}
+	if indexes := indexesOf(name); indexes != "" {
+		pieces = []piece{{name: name, end: o.LogBytes}, {name: indexes, start: o.LogBytes, end: o.Bytes}}
 	}
-	if err := s.place(temporary, name); err != nil {
-		return failed("put", o.Key, errors.Join(err, remove(temporary)))
+	for i := range pieces {
+		pieces[i].temporary = filepath.Join(s.root, unfinished, uuid.Random().String())
+	}
+	err = write(ctx, pieces, o)
+	for i := len(pieces) - 1; i >= 0 && err == nil; i-- {
+		err = s.place(pieces[i].temporary, pieces[i].name)
+	}
+	if err != nil {
+		for _, p := range pieces {
+			err = errors.Join(err, remove(p.temporary))
+		}
+		return failed("put", o.Key, err)
 	}
 	return nil
 }
 
-// write makes a durable file of an object, and checks what it was given.
-func write(ctx context.Context, name string, o blob.PutObject) error {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+// write makes durable files of an object, and checks what it was given.
+func write(ctx context.Context, pieces []piece, o blob.PutObject) error {
+	sum := crc32.New(castagnoli)
+	for _, p := range pieces {
+		if err := writePiece(ctx, p, o.Body, sum); err != nil {
+			return err
+		}
+	}
+	if sum.Sum32() != o.CRC32C {
+		return fmt.Errorf("%w: checksum %08x of what was to be stored, want %08x", objectstore.ErrCorrupt, sum.Sum32(), o.CRC32C)
+	}
+	return nil
+}
+
+func writePiece(ctx context.Context, p piece, from io.ReaderAt, sum io.Writer) error {
+	f, err := os.OpenFile(p.temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	sum := crc32.New(castagnoli)
-	body := &contextReader{ctx: ctx, r: io.NewSectionReader(o.Body, 0, o.Bytes)}
+	body := &contextReader{ctx: ctx, r: io.NewSectionReader(from, p.start, p.end-p.start)}
 	n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(f, sum)}, body, make([]byte, 256<<10))
 	switch {
 	case err != nil:
-	case n != o.Bytes:
-		err = fmt.Errorf("%w: %d bytes of %d to be stored", io.ErrUnexpectedEOF, n, o.Bytes)
-	case sum.Sum32() != o.CRC32C:
-		err = fmt.Errorf("%w: checksum %08x of what was to be stored, want %08x", objectstore.ErrCorrupt, sum.Sum32(), o.CRC32C)
+	case n != p.end-p.start:
+		err = fmt.Errorf("%w: %d bytes of %d to be stored", io.ErrUnexpectedEOF, n, p.end-p.start)
 	default:
 		err = f.Sync()
 	}
@@ -173,26 +216,48 @@ func (s *Store) Get(ctx context.Context, key string, start, end int64) (io.ReadC
 	if err != nil {
 		return nil, 0, failed("get", key, err)
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, 0, failed("get", key, err)
-	}
-	info, err := f.Stat()
-	if err == nil && start >= info.Size() && end > start {
-		err = fmt.Errorf("%w: the object has %d bytes, the range begins at %d", objectstore.ErrCorrupt, info.Size(), start)
+	b := &body{key: key, contextReader: contextReader{ctx: ctx}}
+	size, err := b.open(name, start, end)
+	if err == nil && start >= size && end > start {
+		err = fmt.Errorf("%w: the object has %d bytes, the range begins at %d", objectstore.ErrCorrupt, size, start)
 	}
 	if err != nil {
-		return nil, 0, failed("get", key, errors.Join(err, f.Close()))
+		return nil, 0, failed("get", key, errors.Join(err, b.Close()))
 	}
-	section := io.NewSectionReader(f, start, end-start)
-	return &body{contextReader{ctx: ctx, r: section}, f, key}, info.Size(), nil
+	return b, size, nil
 }
 
 // body is an open part of an object.
 type body struct {
 	contextReader
-	file *os.File
-	key  string
+	files []*os.File
+	key   string
+}
+
+// open opens what files a range of an object is in, and says how long the whole object is.
+func (b *body) open(name string, start, end int64) (size int64, err error) {
+	var readers []io.Reader
+	for _, name := range []string{name, indexesOf(name)} {
+		if name == "" {
+			continue
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return 0, err
+		}
+		b.files = append(b.files, f)
+		info, err := f.Stat()
+		if err != nil {
+			return 0, err
+		}
+		from, to := max(start-size, 0), min(end-size, info.Size())
+		if from < to {
+			readers = append(readers, io.NewSectionReader(f, from, to-from))
+		}
+		size += info.Size()
+	}
+	b.r = io.MultiReader(readers...)
+	return size, nil
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -203,7 +268,13 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *body) Close() error { return b.file.Close() }
+func (b *body) Close() error {
+	var errs []error
+	for _, f := range b.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // Head describes an object; a directory keeps no metadata.
 func (s *Store) Head(_ context.Context, key string) (blob.Info, error) {
@@ -215,7 +286,18 @@ func (s *Store) Head(_ context.Context, key string) (blob.Info, error) {
 	if err != nil {
 		return blob.Info{}, failed("head", key, err)
 	}
-	return blob.Info{Key: key, Bytes: info.Size(), LastModified: info.ModTime()}, nil
+	return describe(key, name, info), nil
+}
+
+// describe is an object whose file, or whose log, is there. Indexes that are missing make it as short as it is.
+func describe(key, name string, info fs.FileInfo) blob.Info {
+	out := blob.Info{Key: key, Bytes: info.Size(), LastModified: info.ModTime()}
+	if indexes := indexesOf(name); indexes != "" {
+		if more, err := os.Stat(indexes); err == nil {
+			out.Bytes += more.Size()
+		}
+	}
+	return out
 }
 
 // Delete removes objects, and the folders that are empty after it.
@@ -240,10 +322,20 @@ func (s *Store) deleteOne(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	if err := remove(name); err != nil {
-		return err
+	return s.removeFiles(name, indexesOf(name))
+}
+
+// removeFiles removes the files of one folder one after the other, and the folders that are empty after it.
+func (s *Store) removeFiles(names ...string) error {
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		if err := remove(name); err != nil {
+			return err
+		}
 	}
-	dir := filepath.Dir(name)
+	dir := filepath.Dir(names[0])
 	for len(dir) > len(s.root) && os.Remove(dir) == nil { // until one has other objects in it
 		dir = filepath.Dir(dir)
 	}
@@ -261,25 +353,8 @@ func (s *Store) List(ctx context.Context, prefix, _ string) (blob.Page, error) {
 		}
 		begin = dir
 	}
-	err := filepath.WalkDir(begin, func(name string, e fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // It was deleted meanwhile.
-			return nil
-		case err != nil:
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case e.IsDir() && e.Name() == unfinished:
-			return fs.SkipDir
-		case e.IsDir():
-			return nil
-		}
-		relative, err := filepath.Rel(s.root, name)
-		if err != nil {
-			return err
-		}
-		key := filepath.ToSlash(relative)
-		if !strings.HasPrefix(key, prefix) {
+	err := s.walk(ctx, begin, func(name, key string, e fs.DirEntry) error {
+		if !strings.HasPrefix(key, prefix) || strings.HasSuffix(key, indexesSuffix) {
 			return nil
 		}
 		info, err := e.Info()
@@ -289,7 +364,7 @@ func (s *Store) List(ctx context.Context, prefix, _ string) (blob.Page, error) {
 		if err != nil {
 			return err
 		}
-		page.Objects = append(page.Objects, blob.Info{Key: key, Bytes: info.Size(), LastModified: info.ModTime()})
+		page.Objects = append(page.Objects, describe(key, name, info))
 		return nil
 	})
 	if err != nil {
@@ -298,35 +373,94 @@ func (s *Store) List(ctx context.Context, prefix, _ string) (blob.Page, error) {
 	return page, nil
 }
 
+// walk calls visit for the files in a folder, other than those that are being written.
+func (s *Store) walk(ctx context.Context, begin string, visit func(name, key string, e fs.DirEntry) error) error {
+	writing := filepath.Join(s.root, unfinished)
+	return filepath.WalkDir(begin, func(name string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // It was deleted meanwhile.
+			return nil
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case e.IsDir() && name == writing:
+			return fs.SkipDir
+		case e.IsDir():
+			return nil
+		}
+		relative, err := filepath.Rel(s.root, name)
+		if err != nil {
+			return err
+		}
+		return visit(name, filepath.ToSlash(relative), e)
+	})
+}
+
 // ListUploads lists the files that are being written, or that a crash has left. Whose they are is not known, so they are
-// listed for every prefix.
-func (s *Store) ListUploads(_ context.Context, _ string, visit func(blob.Upload) error) error {
+// listed for every prefix. Indexes without a log have the key of their object.
+func (s *Store) ListUploads(ctx context.Context, _ string, visit func(blob.Upload) error) error {
 	entries, err := os.ReadDir(filepath.Join(s.root, unfinished))
 	if err != nil {
 		return failed("list_uploads", "", err)
 	}
 	for _, e := range entries {
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return failed("list_uploads", e.Name(), err)
-		}
-		if err := visit(blob.Upload{UploadID: e.Name(), Begun: info.ModTime()}); err != nil {
+		if err := visitUpload(e, blob.Upload{UploadID: e.Name()}, visit); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.walk(ctx, s.root, func(name, key string, e fs.DirEntry) error {
+		rest, ok := strings.CutSuffix(name, indexesSuffix)
+		if !ok {
+			return nil
+		}
+		if _, err := os.Stat(rest + logSuffix); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return visitUpload(e, blob.Upload{Key: strings.TrimSuffix(key, indexesSuffix) + logSuffix}, visit)
+	})
+}
+
+func visitUpload(e fs.DirEntry, u blob.Upload, visit func(blob.Upload) error) error {
+	info, err := e.Info()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return failed("list_uploads", e.Name(), err)
+	}
+	u.Begun = info.ModTime()
+	return visit(u)
 }
 
 // AbortUpload removes such a file.
-func (s *Store) AbortUpload(_ context.Context, _, uploadID string) error {
+func (s *Store) AbortUpload(_ context.Context, key, uploadID string) error {
+	if uploadID == "" {
+		return s.abortIndexes(key)
+	}
 	if filepath.Base(uploadID) != uploadID {
 		return failed("abort_upload", uploadID, syscall.EINVAL)
 	}
 	if err := remove(filepath.Join(s.root, unfinished, uploadID)); err != nil {
 		return failed("abort_upload", uploadID, err)
+	}
+	return nil
+}
+
+// abortIndexes removes indexes that have no log.
+func (s *Store) abortIndexes(key string) error {
+	name, err := s.file(key)
+	if err == nil && indexesOf(name) == "" {
+		err = syscall.EINVAL
+	}
+	if err != nil {
+		return failed("abort_upload", key, err)
+	}
+	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+		return err // the object has been put meanwhile
+	}
+	if err := s.removeFiles(indexesOf(name)); err != nil {
+		return failed("abort_upload", key, err)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"chancery/services/objectstore/dirstore"
 	"chancery/services/objectstore/miniostore"
 	"chancery/services/objectstore/s3store"
+	"chancery/services/objectstore/segmentobject"
 	"chancery/services/objectstore/segmentstore"
 )
 
@@ -39,7 +40,9 @@ func Stores() Table {
 			if err != nil {
 				return nil, err
 			}
-			return managed(store, config, deps)
+			named := *config
+			named.Store.Layout = segmentobject.ByTopicName
+			return managed(store, &named, deps)
 		},
 		"s3": func(ctx context.Context, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
 			store, err := s3store.Open(ctx, config.s3Settings())

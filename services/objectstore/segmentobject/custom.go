@@ -15,20 +15,21 @@ type Custom struct {
 	SegmentCRC uint32
 	// LastLeaderEpoch is the epoch in the key.
 	LastLeaderEpoch int32
-	// Prefix is the prefix of the key.
+	// Layout is how the key was made, and Prefix its prefix.
+	Layout Layout
 	Prefix string
 }
 
 // customFixedBytes is the length of custom metadata without the prefix: version byte, then the numbers.
 const customFixedBytes = 13
 
-// customVersion is the only one there is.
+// customVersion is that of a key ByTopicID; the other layouts have the versions after it.
 const customVersion = 1
 
 // Encode makes the bytes for the metadata record.
 func (c *Custom) Encode() []byte {
 	out := make([]byte, 0, customFixedBytes+len(c.Prefix))
-	out = append(out, customVersion)
+	out = append(out, customVersion+byte(c.Layout))
 	out = binary.BigEndian.AppendUint32(out, c.TailBytes)
 	out = binary.BigEndian.AppendUint32(out, c.SegmentCRC)
 	out = binary.BigEndian.AppendUint32(out, uint32(c.LastLeaderEpoch))
@@ -37,13 +38,14 @@ func (c *Custom) Encode() []byte {
 
 // DecodeCustom reads custom metadata. Errors are objectstore.ErrCorrupt.
 func DecodeCustom(b []byte) (Custom, error) {
-	if len(b) < customFixedBytes || b[0] != customVersion {
+	if len(b) < customFixedBytes || b[0] < customVersion || Layout(b[0]-customVersion) > ByTopicName {
 		return Custom{}, corrupt("custom metadata of %d bytes is not of an object of format %d", len(b), version)
 	}
 	c := Custom{
 		TailBytes:       binary.BigEndian.Uint32(b[1:]),
 		SegmentCRC:      binary.BigEndian.Uint32(b[5:]),
 		LastLeaderEpoch: int32(binary.BigEndian.Uint32(b[9:])),
+		Layout:          Layout(b[0] - customVersion),
 		Prefix:          string(b[customFixedBytes:]),
 	}
 	if c.TailBytes < footerBytes {
@@ -55,10 +57,11 @@ func DecodeCustom(b []byte) (Custom, error) {
 	return c, nil
 }
 
-// KeyOf is the key of a segment's object: with its own prefix when its copy was finished, and otherwise with the given one.
-func KeyOf(prefix, clusterID string, s *objectstore.SegmentMetadata) (string, error) {
+// KeyOf is the key of a segment's object: with its own layout and prefix when its copy was finished, and otherwise with the
+// given ones.
+func (l Layout) KeyOf(prefix, clusterID string, s *objectstore.SegmentMetadata) (string, error) {
 	if len(s.Custom) == 0 {
-		return Key(prefix, clusterID, s), nil
+		return l.Key(prefix, clusterID, s), nil
 	}
 	c, err := DecodeCustom(s.Custom)
 	if err != nil {
@@ -69,5 +72,5 @@ func KeyOf(prefix, clusterID string, s *objectstore.SegmentMetadata) (string, er
 	if c.LastLeaderEpoch >= 0 {
 		named.LeaderEpochs = []objectstore.EpochStart{{Epoch: c.LastLeaderEpoch}}
 	}
-	return Key(c.Prefix, clusterID, &named), nil
+	return c.Layout.Key(c.Prefix, clusterID, &named), nil
 }

@@ -105,8 +105,12 @@ func TestKeys(t *testing.T) {
 			s.LeaderEpochs = []objectstore.EpochStart{{Epoch: epoch, StartOffset: s.BaseOffset}}
 		}
 		prefix := rapid.SampledFrom([]string{"", "a", "tenant/b-1", "v1"}).Draw(t, "prefix")
-		key := segmentobject.Key(prefix, "cluster-1", s)
-		if !strings.HasPrefix(key, segmentobject.PartitionRoot(prefix, "cluster-1", s.TopicID, s.Partition)) {
+		layout := rapid.SampledFrom([]segmentobject.Layout{segmentobject.ByTopicID, segmentobject.ByTopicName}).Draw(t, "layout")
+		if layout == segmentobject.ByTopicName {
+			s.Topic = rapid.StringMatching(`[a-zA-Z0-9._-]{1,20}`).Draw(t, "name")
+		}
+		key := layout.Key(prefix, "cluster-1", s)
+		if !strings.HasPrefix(key, layout.ListPrefix(prefix, "cluster-1", s.TopicID, s.Partition)) {
 			t.Fatalf("%s is not below its partition", key)
 		}
 		got, ok := segmentobject.ParseKey(prefix, "cluster-1", key)
@@ -114,9 +118,10 @@ func TestKeys(t *testing.T) {
 			t.Fatalf("%s: got %+v %v, want %+v", key, got, ok, s)
 		}
 		// A finished copy is found with its own prefix, whatever the prefix is now.
-		custom := segmentobject.Custom{TailBytes: 64, LastLeaderEpoch: s.LastLeaderEpoch(), Prefix: prefix}
+		custom := segmentobject.Custom{TailBytes: 64, LastLeaderEpoch: s.LastLeaderEpoch(), Layout: layout, Prefix: prefix}
 		s.Custom = custom.Encode()
-		if again, err := segmentobject.KeyOf("new", "cluster-1", s); err != nil || again != key {
+		// Nor does it matter how keys are made now.
+		if again, err := (segmentobject.ByTopicName - layout).KeyOf("new", "cluster-1", s); err != nil || again != key {
 			t.Fatalf("got %s %v, want %s", again, err, key)
 		}
 	})
@@ -124,7 +129,7 @@ func TestKeys(t *testing.T) {
 
 func TestForeignKeys(t *testing.T) {
 	s := &objectstore.SegmentMetadata{BaseOffset: 5}
-	key := segmentobject.Key("p", "c", s)
+	key := segmentobject.ByTopicID.Key("p", "c", s)
 	for _, k := range []string{
 		"", "p/v1/c/", "q" + key, strings.Replace(key, "/v1/", "/v2/", 1), key + "x", strings.TrimSuffix(key, ".seg"),
 		strings.Replace(key, "/0/", "/+0/", 1), strings.Replace(key, "/0/", "/00/", 1), strings.Replace(key, "-1-", "-2-", 1),

@@ -48,7 +48,7 @@ func (m *Manager) CopyLogSegmentData(ctx context.Context, s *objectstore.Segment
 	if err := m.step(StepCopyBegun); err != nil {
 		return nil, err
 	}
-	key := segmentobject.Key(m.config.Prefix, m.config.ClusterID, s)
+	key := m.config.Layout.Key(m.config.Prefix, m.config.ClusterID, s)
 	o, custom, blocks, err := m.object(ctx, key, s, d)
 	if err != nil {
 		return nil, fmt.Errorf("copy segment %s: %w", s.ID, err)
@@ -89,6 +89,7 @@ func (m *Manager) object(ctx context.Context, key string, s *objectstore.Segment
 		Key:      key,
 		Body:     &joined{first: d.Log, firstBytes: s.SizeBytes, second: tail},
 		Bytes:    s.SizeBytes + int64(len(tail)),
+		LogBytes: s.SizeBytes,
 		CRC32C:   segmentobject.CombineChecksums(x.SegmentCRC, segmentobject.Checksum(tail), int64(len(tail))),
 		IfAbsent: m.config.IfAbsent,
 	}
@@ -98,7 +99,7 @@ func (m *Manager) object(ctx context.Context, key string, s *objectstore.Segment
 		metaPartition: strconv.Itoa(int(s.Partition)),
 		metaOffsets:   fmt.Sprintf("%d-%d", s.BaseOffset, s.EndOffset),
 	}
-	c := segmentobject.Custom{TailBytes: uint32(len(tail)), SegmentCRC: x.SegmentCRC, LastLeaderEpoch: s.LastLeaderEpoch(), Prefix: m.config.Prefix}
+	c := segmentobject.Custom{TailBytes: uint32(len(tail)), SegmentCRC: x.SegmentCRC, LastLeaderEpoch: s.LastLeaderEpoch(), Layout: m.config.Layout, Prefix: m.config.Prefix}
 	return o, c.Encode(), x.BlockCRCs, nil
 }
 

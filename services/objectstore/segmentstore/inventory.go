@@ -16,7 +16,7 @@ func (m *Manager) DeleteLogSegmentData(ctx context.Context, segments []*objectst
 		key, err := m.ObjectKey(s)
 		if err != nil {
 			// Without its own metadata, the object is where a copy would put it now.
-			key = segmentobject.Key(m.config.Prefix, m.config.ClusterID, s)
+			key = m.config.Layout.Key(m.config.Prefix, m.config.ClusterID, s)
 		}
 		keys[i] = key
 	}
@@ -110,14 +110,14 @@ func allOf(each []error) error {
 
 // ObjectKey is the key of a segment's object.
 func (m *Manager) ObjectKey(s *objectstore.SegmentMetadata) (string, error) {
-	return segmentobject.KeyOf(m.config.Prefix, m.config.ClusterID, s)
+	return m.config.Layout.KeyOf(m.config.Prefix, m.config.ClusterID, s)
 }
 
 // ListObjects lists the objects of a scope below the current prefix.
 func (m *Manager) ListObjects(ctx context.Context, scope objectstore.Scope, visit func(objectstore.Object) error) error {
 	prefix := segmentobject.Root(m.config.Prefix, m.config.ClusterID)
 	if !scope.TopicID.IsZero() && scope.Partition != objectstore.AllPartitions {
-		prefix = segmentobject.PartitionRoot(m.config.Prefix, m.config.ClusterID, scope.TopicID, scope.Partition)
+		prefix = m.config.Layout.ListPrefix(m.config.Prefix, m.config.ClusterID, scope.TopicID, scope.Partition)
 	}
 	for token := ""; ; {
 		var page blob.Page
@@ -134,7 +134,7 @@ func (m *Manager) ListObjects(ctx context.Context, scope objectstore.Scope, visi
 			if s, ok := segmentobject.ParseKey(m.config.Prefix, m.config.ClusterID, info.Key); ok {
 				o.Segment = s
 			}
-			if !scope.TopicID.IsZero() && (o.Segment == nil || o.Segment.TopicID != scope.TopicID) {
+			if !inScope(scope, o.Segment) {
 				continue
 			}
 			if err := visit(o); err != nil {
@@ -145,6 +145,11 @@ func (m *Manager) ListObjects(ctx context.Context, scope objectstore.Scope, visi
 			return nil
 		}
 	}
+}
+
+func inScope(scope objectstore.Scope, s *objectstore.SegmentMetadata) bool {
+	return scope.TopicID.IsZero() ||
+		s != nil && s.TopicID == scope.TopicID && (scope.Partition == objectstore.AllPartitions || s.Partition == scope.Partition)
 }
 
 // AbortStaleUploads ends uploads that were begun before a time.

@@ -36,9 +36,10 @@ import (
 
 // Config says how a store is used. DefaultConfig has what suits S3.
 type Config struct {
-	// ClusterID and Prefix begin all keys.
+	// ClusterID and Prefix begin all keys, and Layout makes the rest.
 	ClusterID string
 	Prefix    string
+	Layout    segmentobject.Layout
 	// PutMaxBytes is the largest segment that is put in one request; larger ones go in parts.
 	PutMaxBytes int64
 	// PartBytes is the size of parts, PartConcurrency how many of one object are in flight.

@@ -38,7 +38,7 @@ func (m *Manager) copied(s *objectstore.SegmentMetadata) (string, segmentobject.
 	if err != nil {
 		return "", c, fmt.Errorf("segment %s: %w", s.ID, err)
 	}
-	key, err := segmentobject.KeyOf(m.config.Prefix, m.config.ClusterID, s)
+	key, err := m.config.Layout.KeyOf(m.config.Prefix, m.config.ClusterID, s)
 	return key, c, err
 }
 
