@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	transportv1 "chancery/proto/transport/v1"
 )
 
 // Server listens on an address and serves the services registered on it, with gRPC's health service beside them. It is a
@@ -21,6 +23,7 @@ type Server struct {
 	logger  *slog.Logger
 	grpc    *grpc.Server
 	health  *health.Server
+	carried *carriedServices
 	bound   atomic.Pointer[string]
 	serving atomic.Bool
 	failed  chan error
@@ -36,15 +39,18 @@ func NewServer(address string, o Options, logger *slog.Logger) (*Server, error) 
 		logger:  logger,
 		grpc:    grpc.NewServer(o.withDefaults().serverOptions(address)...),
 		health:  health.NewServer(),
+		carried: newCarriedServices(),
 		failed:  make(chan error, 1),
 	}
 	healthv1.RegisterHealthServer(s.grpc, s.health)
+	transportv1.RegisterCallsServer(s.grpc, s.carried)
 	return s, nil
 }
 
 // RegisterService makes the server a grpc.ServiceRegistrar.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(desc, impl)
+	s.carried.add(desc, impl)
 }
 
 // Start listens and serves.
@@ -91,6 +97,7 @@ func (s *Server) Address() string {
 func (s *Server) Stop(ctx context.Context) error {
 	s.serving.Store(false)
 	s.health.Shutdown()
+	s.carried.leave()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -37,12 +37,20 @@ func (f *fakeController) FollowMetadata(s grpc.BidiStreamingServer[controllerv1.
 	return f.follow(s)
 }
 
-// overEachTransport runs a test over TCP, a unix socket and inside the process.
+// overEachTransport runs a test over TCP, a unix socket and inside the process, also with calls that share a stream.
 func overEachTransport(t *testing.T, impl controllerv1.ControllerServer, test func(t *testing.T, c controllerv1.ControllerClient)) {
 	t.Helper()
 	unix := "unix://" + filepath.Join(t.TempDir(), "s")
-	for _, address := range []string{"127.0.0.1:0", unix, LocalAddress("controller")} {
-		t.Run(address, func(t *testing.T) {
+	plain := func(c Conn) Conn { return c }
+	for _, way := range []struct {
+		name, address string
+		wrap          func(Conn) Conn
+	}{
+		{"tcp", "127.0.0.1:0", plain}, {"unix", unix, plain}, {"local", LocalAddress("controller"), plain},
+		{"tcp, carried", "127.0.0.1:0", Carried}, {"local, carried", LocalAddress("controller"), Carried},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			address := way.address
 			pool := NewDebugPool()
 			local := NewLocal(pool)
 			controllerv1.RegisterControllerServer(local.Channel("controller"), impl)
@@ -54,6 +62,7 @@ func overEachTransport(t *testing.T, impl controllerv1.ControllerServer, test fu
 			if err != nil {
 				t.Fatal(err)
 			}
+			conn = way.wrap(conn)
 			defer func() { _ = conn.Close() }()
 			test(t, controllerv1.NewControllerClient(conn))
 		})
@@ -134,11 +143,18 @@ func TestErrorsCrossAsTheyAre(t *testing.T) {
 }
 
 func TestDeadlinesEndCalls(t *testing.T) {
-	impl := &fakeController{handle: func(ctx context.Context, _ *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+	impl := &fakeController{handle: func(ctx context.Context, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+		if e.GetApiKey() == 1 {
+			return &commonv1.EnvelopeReply{}, nil
+		}
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
 	overEachTransport(t, impl, func(t *testing.T, c controllerv1.ControllerClient) {
+		// The connection is there before the time counts.
+		if _, err := c.Handle(t.Context(), &commonv1.Envelope{ApiKey: 1}); err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		_, err := c.Handle(ctx, &commonv1.Envelope{})

@@ -43,7 +43,18 @@ type Client struct {
 
 // New makes a client; it connects when it is first needed.
 func New(c instances.Config) *Client {
-	return &Client{config: c, instances: instances.New(metadata.Coordinator, c.Dialer)}
+	return &Client{config: c, instances: instances.New(metadata.Coordinator, carrying{c.Dialer})}
+}
+
+// carrying dials connections whose calls share a stream: most requests to coordinators are small, and come in crowds.
+type carrying struct{ instances.Dialer }
+
+func (d carrying) Dial(address string) (transport.Conn, error) {
+	conn, err := d.Dialer.Dial(address)
+	if err != nil {
+		return nil, err
+	}
+	return transport.Carried(conn), nil
 }
 
 // AddLocal makes calls to the instance with this id go over a channel of this process.

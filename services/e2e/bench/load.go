@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,6 +18,7 @@ import (
 // conn is a connection that speaks frames.
 type conn struct {
 	net.Conn
+	in  *bufio.Reader
 	buf []byte
 }
 
@@ -26,7 +28,7 @@ func dial(ctx context.Context, addr string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c}, nil
+	return &conn{Conn: c, in: bufio.NewReaderSize(c, 64<<10)}, nil
 }
 
 func frame(req kmsg.Request, correlation int32) []byte {
@@ -36,14 +38,14 @@ func frame(req kmsg.Request, correlation int32) []byte {
 // readFrame gives the next answer without its length; it is valid until the next call.
 func (c *conn) readFrame() ([]byte, error) {
 	var size [4]byte
-	if _, err := io.ReadFull(c, size[:]); err != nil {
+	if _, err := io.ReadFull(c.in, size[:]); err != nil {
 		return nil, err
 	}
 	n := int(binary.BigEndian.Uint32(size[:]))
 	if cap(c.buf) < n {
 		c.buf = make([]byte, n)
 	}
-	_, err := io.ReadFull(c, c.buf[:n])
+	_, err := io.ReadFull(c.in, c.buf[:n])
 	return c.buf[:n], err
 }
 

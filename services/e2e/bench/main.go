@@ -29,6 +29,7 @@ type options struct {
 	bootstrap   string
 	pids        string
 	only        string
+	work        string
 	measureTime time.Duration
 	warmUp      time.Duration
 }
@@ -40,6 +41,7 @@ func main() {
 	flag.StringVar(&o.bootstrap, "bootstrap", "", "measure the cluster at these addresses instead of starting one")
 	flag.StringVar(&o.pids, "pids", "", "with --bootstrap: process ids whose CPU and memory count, comma-separated")
 	flag.StringVar(&o.only, "only", "", "measure this shape only: all or split")
+	flag.StringVar(&o.work, "work", "", "measure only the work whose name contains this")
 	flag.DurationVar(&o.measureTime, "time", 8*time.Second, "measured time of each kind of work")
 	flag.DurationVar(&o.warmUp, "warm-up", 2*time.Second, "time before it that does not count")
 	flag.Parse()
@@ -105,12 +107,17 @@ type row struct {
 	p50, p99    time.Duration
 	cpuCores    float64
 	cpuPerGiB   float64
-	rssMiB      float64
+	// cpuPerReq is in microseconds.
+	cpuPerReq float64
+	rssMiB    float64
 }
 
 func measureCluster(ctx context.Context, o options, c *cluster) ([]row, error) {
 	var rows []row
 	for _, w := range works() {
+		if !strings.Contains(w.name, o.work) {
+			continue
+		}
 		r, err := measure(ctx, o, c, w)
 		if err != nil {
 			return rows, fmt.Errorf("%s: %w", w.name, err)
@@ -151,6 +158,9 @@ func measure(ctx context.Context, o options, c *cluster, w work) (row, error) {
 	r.p50, r.p99 = t.quantile(0.50), t.quantile(0.99)
 	cpu := used.cpuSeconds - usage0.cpuSeconds
 	r.cpuCores = cpu / elapsed
+	if requests > 0 {
+		r.cpuPerReq = cpu * 1e6 / float64(requests)
+	}
 	if bytes > 0 {
 		r.cpuPerGiB = cpu / (float64(bytes) / (1 << 30))
 	}
@@ -173,10 +183,10 @@ func pause(ctx context.Context, d time.Duration, done <-chan error) error {
 
 func printTable(rows []row) {
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "shape\twork\tMB/s\trequests/s\tp50 ms\tp99 ms\tcores\tCPU s/GiB\tRSS MiB\t")
+	fmt.Fprintln(tw, "shape\twork\tMB/s\trequests/s\tp50 ms\tp99 ms\tcores\tCPU s/GiB\tCPU µs/request\tRSS MiB\t")
 	for _, r := range rows {
-		fmt.Fprintf(tw, "%s\t%s\t%.1f\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t\n", r.shape, r.work, r.mbPerSec, r.reqPerSec,
-			float64(r.p50.Microseconds())/1000, float64(r.p99.Microseconds())/1000, r.cpuCores, r.cpuPerGiB, r.rssMiB)
+		fmt.Fprintf(tw, "%s\t%s\t%.1f\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t\n", r.shape, r.work, r.mbPerSec, r.reqPerSec,
+			float64(r.p50.Microseconds())/1000, float64(r.p99.Microseconds())/1000, r.cpuCores, r.cpuPerGiB, r.cpuPerReq, r.rssMiB)
 	}
 	tw.Flush()
 }
