@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -51,6 +52,15 @@ type File interface {
 	Close() error
 	// OS is the file itself, for sendfile.
 	OS() *os.File
+}
+
+// unknownMaxOpenFiles is what MaxOpenFiles says where the system does not tell.
+const unknownMaxOpenFiles = 1024
+
+// OutOfFiles says whether an error means that the process, or the system, may not open any more files. The disk is well
+// then, and the same may go well a moment later.
+func OutOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // OS is the operating system's file system.

@@ -398,6 +398,7 @@ func (a *appender) flush() error {
 	}
 	s.aborted = append(s.aborted, aborted...)
 	unflushed := l.logEnd - l.recoveryPoint
+	l.settleFiles(s)
 	l.mu.Unlock()
 	a.clear()
 	if unflushed >= l.config.FlushMessages {

@@ -14,7 +14,14 @@ import (
 
 // TestReadersBesideTheWriter reads in every way while the log grows, rolls, is cut and loses its oldest segments.
 func TestReadersBesideTheWriter(t *testing.T) {
+	for name, files := range map[string]*OpenFiles{"files stay open": nil, "files are closed after each append": NewOpenFiles(0)} {
+		t.Run(name, func(t *testing.T) { readBesideTheWriter(t, files) })
+	}
+}
+
+func readBesideTheWriter(t *testing.T, files *OpenFiles) {
 	f := newFixture(t, t.TempDir(), func(o *Options) {
+		o.OpenFiles = files
 		o.Config.SegmentBytes, o.Config.IndexIntervalBytes, o.Config.RetentionBytes = 20000, 300, 60000
 	})
 	var stop atomic.Bool

@@ -140,6 +140,7 @@ func (l *Log) shut() {
 		return
 	}
 	l.mu.Lock()
+	l.yieldFiles()
 	segments := l.segments
 	l.mu.Unlock()
 	for _, s := range segments {

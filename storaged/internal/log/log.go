@@ -62,11 +62,13 @@ type Options struct {
 	Codecs *recordbatch.Codecs
 	// Pools, FS, Now, After and Jitter may be left out: a log of its own, the operating system, its clock and randomness.
 	// After runs a function later, to remove files; Jitter gives a number from 0 to n-1.
-	Pools  *Pools
-	FS     vfs.FS
-	Now    func() time.Time
-	After  func(d time.Duration, f func())
-	Jitter func(n int64) int64
+	Pools *Pools
+	// OpenFiles bounds the files that stay open; nil does not.
+	OpenFiles *OpenFiles
+	FS        vfs.FS
+	Now       func() time.Time
+	After     func(d time.Duration, f func())
+	Jitter    func(n int64) int64
 	// Rolled, if set, is called by the writer after it has begun a new segment: time to flush the one before, elsewhere.
 	Rolled func()
 	// RecoveryPointFell, if set, is called before files that were taken for durable are changed: the checkpoint of the recovery
@@ -114,6 +116,7 @@ type Log struct {
 	logger    *slog.Logger
 	codecs    *recordbatch.Codecs
 	pools     *Pools
+	openFiles *OpenFiles
 	now       func() time.Time
 	after     func(time.Duration, func())
 	jitter    func(int64) int64
@@ -147,7 +150,9 @@ type Log struct {
 	// remoteEnd is the offset after the last record that the remote tier has; 0 for none.
 	remoteEnd int64
 	lastFlush time.Time
-	epochs    epochs
+	// keepsFiles says that this is one of the logs that openFiles lets keep the files of their active segment open.
+	keepsFiles bool
+	epochs     epochs
 	// epochsDirty, metadataDirty and dirDirty say what a flush has to make durable beside the segments.
 	epochsDirty   bool
 	metadataDirty bool
@@ -168,8 +173,8 @@ func Open(o Options) (*Log, error) {
 	o.fill()
 	l := &Log{
 		dir: filepath.Join(o.Dir, o.DirName), topic: o.Topic, partition: o.Partition, topicID: o.TopicID,
-		fs: o.FS, logger: o.Logger.With("topic", o.Topic, "partition", o.Partition), codecs: o.Codecs, pools: o.Pools, now: o.Now,
-		after: o.After, jitter: o.Jitter, rolled: o.Rolled, config: o.Config,
+		fs: o.FS, logger: o.Logger.With("topic", o.Topic, "partition", o.Partition), codecs: o.Codecs, pools: o.Pools, openFiles: o.OpenFiles,
+		now: o.Now, after: o.After, jitter: o.Jitter, rolled: o.Rolled, config: o.Config,
 		logStart: o.LogStartOffset, recoveryPoint: o.RecoveryPoint, cleanedTo: o.CleanedTo, firstUnstable: -1,
 	}
 	l.producers.expiration = o.ProducerIDExpiration

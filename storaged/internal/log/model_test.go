@@ -215,6 +215,9 @@ func TestAgainstModel(t *testing.T) {
 		x.fixture = newFixture(t, dir, func(o *Options) {
 			o.Config.SegmentBytes, o.Config.IndexIntervalBytes, o.ProducerIDExpiration = 2000, 150, 1<<62
 			o.Config.CleanupCompact = true // the model's leader sends gaps
+			if rapid.Bool().Draw(t, "files do not stay open") {
+				o.OpenFiles = NewOpenFiles(0)
+			}
 		})
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			x.t = t

@@ -436,6 +436,7 @@ func (l *Log) unloadIdle() {
 	defer l.mu.Unlock()
 	if s := l.active(); s.refs.Load() == 1 && s.size == s.idleSize {
 		s.closeFiles()
+		l.yieldFiles()
 	} else {
 		s.idleSize = s.size
 	}

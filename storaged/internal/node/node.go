@@ -86,6 +86,7 @@ type Node struct {
 	verifier   *transactionclient.Client
 	waiting    waitingCounts
 	pools      *log.Pools
+	openFiles  *log.OpenFiles
 	// describing has a place for each segment that may be checked at a time.
 	describing chan struct{}
 	cleaner    *cleaner.Cleaner
@@ -117,6 +118,13 @@ var (
 // rackAwareSelector is the replica.selector.class that Kafka comes with.
 const rackAwareSelector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
+// A log that keeps its files open has up to three, so that logs take three quarters of what the process may open, and the
+// rest is for connections, reads and the moment when segments change.
+const (
+	filesPerLog   = 4
+	leastKeptLogs = 16
+)
+
 // New makes a node without replicas.
 func New(o Options) *Node {
 	if o.OpenLog == nil {
@@ -127,6 +135,7 @@ func New(o Options) *Node {
 	}
 	n := &Node{
 		o: o, metrics: &replica.Metrics{}, replicas: map[replica.Key]*replica.Replica{}, stopping: make(chan struct{}), pools: &log.Pools{},
+		openFiles:  log.NewOpenFiles(max(leastKeptLogs, vfs.MaxOpenFiles()/filesPerLog)),
 		describing: make(chan struct{}, maxDescribing),
 		rackAware:  o.Static.String("replica.selector.class") == rackAwareSelector,
 	}

@@ -314,7 +314,7 @@ func (n *Node) logOptions(k replica.Key, topic string, dir *logdir.Dir, config *
 	return log.Options{
 		Dir: dir.Path(), Topic: topic, Partition: k.Partition, TopicID: k.TopicID, Config: config,
 		ProducerIDExpiration: n.config.Load().Duration("producer.id.expiration.ms"),
-		Codecs:               n.env.Codecs, Pools: n.pools, Logger: n.o.Logger,
+		Codecs:               n.env.Codecs, Pools: n.pools, OpenFiles: n.openFiles, Logger: n.o.Logger,
 		RecoveryPointFell: n.recoveryPoints.recoveryPoints,
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"chancery/services/kafka/errcode"
 	"chancery/services/storage"
+	"chancery/services/vfs"
 	"chancery/storaged/internal/partition"
 )
 
@@ -146,12 +147,12 @@ func (r *Replica) readError(err error) errcode.Code {
 	return code
 }
 
-// isDiskError says whether an error is the file system's. A file that is not there may just have been deleted by retention; it
+// isDiskError says whether an error is the file system's, and not the process's, which has no file left to open. A file that is not there may just have been deleted by retention; it
 // is the disk's fault when its directory is gone as well.
 func isDiskError(err error, dir string) bool {
 	var path *fs.PathError
 	var errno syscall.Errno
-	if !errors.As(err, &path) && !errors.As(err, &errno) {
+	if vfs.OutOfFiles(err) || !errors.As(err, &path) && !errors.As(err, &errno) {
 		return false
 	}
 	if errors.Is(err, fs.ErrNotExist) {

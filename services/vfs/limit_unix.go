@@ -1,0 +1,18 @@
+//go:build unix
+
+package vfs
+
+import (
+	"math"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxOpenFiles is how many files this process may have open.
+func MaxOpenFiles() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return unknownMaxOpenFiles
+	}
+	return int(min(uint64(limit.Cur), math.MaxInt32))
+}
