@@ -32,6 +32,7 @@ import (
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
 	"chancery/services/storage"
+	"chancery/services/storagerpc"
 )
 
 // Controller takes requests to the active controller; *controllerclient.Client is one.
@@ -47,7 +48,7 @@ type Coordinator interface {
 
 // Tiering reads what is in the remote tier only; *tieringclient.Client is one.
 type Tiering interface {
-	Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error)
+	Read(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error)
 	FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error)
 }
 

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"google.golang.org/grpc/mem"
 
 	"chancery/gateway/internal/fake"
 	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/storage"
+	"chancery/services/storagerpc"
 )
 
 // coldCluster has three partitions of two nodes, of which everything before offset 10 is remote.
@@ -35,7 +37,7 @@ func TestFetchFromTheTier(t *testing.T) {
 	c.Node(1).LocalAborted = []storage.AbortedTransaction{{ProducerID: 5, FirstOffset: 3}, {ProducerID: 6, FirstOffset: 4}, {ProducerID: 7, FirstOffset: 0}}
 	var together atomic.Int32
 	both := make(chan struct{})
-	c.ReadTier = func(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+	c.ReadTier = func(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
 		// Cold partitions are read beside each other: each waits for the other.
 		if together.Add(1) == 2 {
 			close(both)
@@ -44,9 +46,9 @@ func TestFetchFromTheTier(t *testing.T) {
 		case <-both:
 		case <-ctx.Done():
 		}
-		return &tieringv1.ReadResponse{
-			Records: []byte{byte(req.GetPartition()), byte(req.GetFetchOffset())}, EndOffset: 4,
-			AbortedTransactions: []*tieringv1.AbortedTransaction{{ProducerId: 5, FirstOffset: 3}},
+		records := mem.BufferSlice{mem.SliceBuffer{byte(req.GetPartition())}, mem.SliceBuffer{byte(req.GetFetchOffset())}}
+		return &storagerpc.TierRead{
+			Records: storage.Records{Buffers: records}, EndOffset: 4, AbortedTransactions: []storage.AbortedTransaction{{ProducerID: 5, FirstOffset: 3}},
 		}, nil
 	}
 	k := dial(t, serve(t, c, nil))
@@ -84,7 +86,7 @@ func TestFetchFromATierThatIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := coldCluster(t)
-			c.ReadTier = func(ctx context.Context, _ *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+			c.ReadTier = func(ctx context.Context, _ *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
 				return nil, tt.read(ctx)
 			}
 			k := dial(t, serve(t, c, map[string]string{"remote.fetch.max.wait.ms": "30"}))

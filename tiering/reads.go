@@ -3,7 +3,6 @@ package tiering
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -13,6 +12,7 @@ import (
 	"chancery/services/kafka/uuid"
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/coldread"
+	"chancery/services/storagerpc"
 	"chancery/tiering/internal/keeper"
 	"chancery/tiering/internal/remotestate"
 )
@@ -104,10 +104,7 @@ func epochAt(epochs []objectstore.EpochStart, offset int64) int32 {
 }
 
 // service is the gRPC side of a Server.
-type service struct {
-	tieringv1.UnimplementedTieringServer
-	s *Server
-}
+type service struct{ s *Server }
 
 // history finds the remote part of a partition, and asks the leader anew where what is known does not fit.
 func (s *Server) history(ctx context.Context, o *ownedShard, p remotelog.Partition, leaderEpoch int32, fits func(*history) bool) (*history, error) {
@@ -164,7 +161,7 @@ func (s *Server) begin(ctx context.Context, topicID []byte, partition int32, met
 }
 
 // Read is part of the Tiering service.
-func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
 	s := g.s
 	o, p, err := s.begin(ctx, req.GetTopicId(), req.GetPartition(), req.GetMetadataOffset())
 	if err != nil {
@@ -175,14 +172,14 @@ func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*tiering
 	resp, err := s.read(ctx, o, p, req)
 	switch {
 	case err == nil:
-		s.reads.bytes.Add(int64(len(resp.GetRecords())))
+		s.reads.bytes.Add(int64(resp.Records.Len()))
 	case ctx.Err() == nil && errcode.Of(err) != errcode.OffsetOutOfRange:
 		s.reads.errors.Add(1)
 	}
 	return resp, err
 }
 
-func (s *Server) read(ctx context.Context, o *ownedShard, p remotelog.Partition, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+func (s *Server) read(ctx context.Context, o *ownedShard, p remotelog.Partition, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
 	h, err := s.history(ctx, o, p, -1, func(h *history) bool { return h.holds(req.GetFetchOffset(), req.GetEpoch()) })
 	if err != nil {
 		return nil, err
@@ -196,16 +193,7 @@ func (s *Server) read(ctx context.Context, o *ownedShard, p remotelog.Partition,
 	if err != nil {
 		return nil, s.readFailed(ctx, o, p, req.GetFetchOffset(), err)
 	}
-	defer got.Records.Release()
-	data, err := got.Records.ReadAll()
-	if err != nil {
-		return nil, fmt.Errorf("cached records: %w", err)
-	}
-	resp := &tieringv1.ReadResponse{Records: data, EndOffset: got.NextOffset}
-	for _, a := range got.AbortedTransactions {
-		resp.AbortedTransactions = append(resp.AbortedTransactions, &tieringv1.AbortedTransaction{ProducerId: a.ProducerID, FirstOffset: a.FirstOffset})
-	}
-	return resp, nil
+	return &storagerpc.TierRead{Records: got.Records, AbortedTransactions: got.AbortedTransactions, EndOffset: got.NextOffset}, nil
 }
 
 // readFailed tells a segment that has expired meanwhile from one that should be there.

@@ -38,7 +38,6 @@ import (
 	"google.golang.org/grpc"
 
 	controllerv1 "chancery/proto/controller/v1"
-	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/kafka/remotelog"
@@ -47,6 +46,7 @@ import (
 	"chancery/services/metadata"
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/coldread"
+	"chancery/services/storagerpc"
 	"chancery/tiering/internal/keeper"
 )
 
@@ -140,7 +140,7 @@ func endpoints(list []metadata.Endpoint) []*controllerv1.Endpoint {
 }
 
 // Register makes the instance answer on a gRPC server or a local channel.
-func (s *Server) Register(r grpc.ServiceRegistrar) { tieringv1.RegisterTieringServer(r, service{s: s}) }
+func (s *Server) Register(r grpc.ServiceRegistrar) { storagerpc.RegisterTiering(r, service{s: s}) }
 
 // Start begins to register, and to look after the shards that the controller gives to this instance.
 func (s *Server) Start(ctx context.Context) error {

@@ -131,7 +131,7 @@ func encodeAppend(b []byte, a numberedAppend) []byte {
 // UnmarshalBuffers reads a frame. Each request then owns its records, as slices of the frame's buffers.
 func (f *appendFrame) UnmarshalBuffers(data mem.BufferSlice) error {
 	f.appends, f.sizes = f.appends[:0], f.sizes[:0]
-	payload, err := decodeFrame(data, true, f)
+	payload, err := decodeFrame(data, payloadField, f)
 	defer payload.Free()
 	if err != nil {
 		return err
@@ -310,7 +310,7 @@ func encodeAppendResult(b []byte, p *storage.PartitionAppendResult) []byte {
 // UnmarshalBuffers reads a frame.
 func (f *appendResultFrame) UnmarshalBuffers(data mem.BufferSlice) error {
 	f.results = f.results[:0]
-	_, err := decodeFrame(data, false, f)
+	_, err := decodeFrame(data, 0, f)
 	return err
 }
 

@@ -72,7 +72,7 @@ func (f *fetchFrame) MarshalBuffers() (mem.BufferSlice, error) {
 func (f *fetchFrame) UnmarshalBuffers(data mem.BufferSlice) error {
 	// A partition takes at least 24 bytes, usually 45.
 	*f = fetchFrame{req: &storage.FetchRequest{Partitions: make([]storage.FetchPartition, 0, 1+data.Len()/32)}}
-	_, err := decodeFrame(data, false, f)
+	_, err := decodeFrame(data, 0, f)
 	return err
 }
 
@@ -266,7 +266,7 @@ func encodePartitionPart(b []byte, p *partitionPart) []byte {
 // UnmarshalBuffers reads a frame. Each part then owns its records, as slices of the frame's buffers.
 func (f *fetchResultFrame) UnmarshalBuffers(data mem.BufferSlice) error {
 	*f = fetchResultFrame{partitions: f.partitions[:0]}
-	payload, err := decodeFrame(data, true, f)
+	payload, err := decodeFrame(data, payloadField, f)
 	defer payload.Free()
 	if err != nil {
 		return err

@@ -31,9 +31,9 @@ type fields interface {
 	bytes(field protowire.Number, b []byte) error
 }
 
-// decodeFrame reads a message that lies in several buffers. It gives the payload as references to them; the caller frees
-// it, also after an error. The fields may come in any order.
-func decodeFrame(data mem.BufferSlice, hasPayload bool, f fields) (payload mem.BufferSlice, err error) {
+// decodeFrame reads a message that lies in several buffers. It gives the field with the number of the payload, if that is not
+// 0, as references to them; the caller frees it, also after an error. The fields may come in any order.
+func decodeFrame(data mem.BufferSlice, payloadField protowire.Number, f fields) (payload mem.BufferSlice, err error) {
 	c := cursor{buffers: data, left: data.Len()}
 	for c.left > 0 {
 		tag, err := c.varint()
@@ -61,7 +61,7 @@ func decodeFrame(data mem.BufferSlice, hasPayload bool, f fields) (payload mem.B
 			if n > uint64(c.left) {
 				return payload, errTruncated
 			}
-			if hasPayload && num == payloadField {
+			if num == payloadField {
 				payload.Free() // the last one counts
 				payload = c.references(int(n))
 				continue

@@ -2,6 +2,7 @@ package storagerpc
 
 import (
 	"bytes"
+	"context"
 	"testing"
 
 	"google.golang.org/grpc/mem"
@@ -9,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	storagev1 "chancery/proto/storage/v1"
+	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/uuid"
 	"chancery/services/storage"
@@ -379,4 +381,64 @@ func FuzzFetchResultFrame(f *testing.F) {
 			return ours.id == theirs.GetId() && ours.last == theirs.GetLast() && len(ours.partitions) == len(theirs.GetPartitions())
 		})
 	})
+}
+
+func FuzzTierRead(f *testing.F) {
+	seed, _ := proto.Marshal(&tieringv1.ReadResponse{Records: []byte("abc"), EndOffset: 7, AbortedTransactions: []*tieringv1.AbortedTransaction{{ProducerId: 1, FirstOffset: 2}}})
+	f.Add(seed)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var ours TierRead
+		var theirs tieringv1.ReadResponse
+		oursErr, theirsErr := ours.UnmarshalBuffers(inTwo(data)), proto.Unmarshal(data, &theirs)
+		agrees(t, data, oursErr, theirsErr, func() bool {
+			for i, a := range theirs.GetAbortedTransactions() {
+				if ours.AbortedTransactions[i] != (storage.AbortedTransaction{ProducerID: a.GetProducerId(), FirstOffset: a.GetFirstOffset()}) {
+					return false
+				}
+			}
+			return bytes.Equal(ours.Records.Buffers.Materialize(), theirs.GetRecords()) && ours.EndOffset == theirs.GetEndOffset() &&
+				len(ours.AbortedTransactions) == len(theirs.GetAbortedTransactions())
+		})
+	})
+}
+
+// tieringInstance answers every read with the same buffer.
+type tieringInstance struct{ records mem.Buffer }
+
+func (i tieringInstance) Read(_ context.Context, req *tieringv1.ReadRequest) (*TierRead, error) {
+	i.records.Ref()
+	return &TierRead{
+		Records: storage.Records{Buffers: mem.BufferSlice{i.records}}, EndOffset: req.GetFetchOffset() + 1,
+		AbortedTransactions: []storage.AbortedTransaction{{ProducerID: 3, FirstOffset: 4}},
+	}, nil
+}
+
+func (i tieringInstance) FindOffset(_ context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error) {
+	return &tieringv1.FindOffsetResponse{Found: true, Offset: req.GetTimestampMs()}, nil
+}
+
+// In one process the records of a read are the very buffer that the instance has given.
+func TestTierReadIsNotCopied(t *testing.T) {
+	pool := transport.NewDebugPool()
+	buffer, data := pool.Buffer(1 << 20)
+	copy(data, "records")
+	local := transport.NewLocal(pool)
+	channel := local.Channel("tiering")
+	RegisterTiering(channel, tieringInstance{buffer})
+	got, err := ReadTier(t.Context(), channel, &tieringv1.ReadRequest{FetchOffset: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := got.Records.Buffers; len(b) != 1 || &b[0].ReadOnlyData()[0] != &data[0] || b.Len() != 1<<20 || got.EndOffset != 6 || len(got.AbortedTransactions) != 1 {
+		t.Errorf("%d buffers of %d bytes, %+v", len(b), b.Len(), got)
+	}
+	found, err := tieringv1.NewTieringClient(channel).FindOffset(t.Context(), &tieringv1.FindOffsetRequest{TimestampMs: 9})
+	if err != nil || found.GetOffset() != 9 {
+		t.Errorf("%v %v", found, err)
+	}
+	got.Records.Release()
+	buffer.Free()
+	if n := pool.Outstanding(); n != 0 {
+		t.Errorf("%d buffers are lent after the last release", n)
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/storage"
+	"chancery/services/storagerpc"
 )
 
 // ClusterID is the id of every cluster of this package.
@@ -26,7 +27,7 @@ const ClusterID = "fake-cluster-id-000000"
 // Cluster is the cluster.
 type Cluster struct {
 	// ReadTier and FindInTier are what the remote tier answers; set before the cluster is used.
-	ReadTier   func(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error)
+	ReadTier   func(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error)
 	FindInTier func(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error)
 
 	mu      sync.Mutex
@@ -167,7 +168,7 @@ func (c *Cluster) Handle(ctx context.Context, e *commonv1.Envelope) (*commonv1.E
 }
 
 // Read answers reads from the remote tier with ReadTier.
-func (c *Cluster) Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
+func (c *Cluster) Read(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
 	return c.ReadTier(ctx, req)
 }
 

@@ -5,11 +5,10 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/grpc/mem"
-
 	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/storage"
+	"chancery/services/storagerpc"
 )
 
 // Partitions whose offset is below the local log are read from the remote tier, all beside each other, for at most
@@ -65,9 +64,7 @@ func (f *fetching) readCold(ctx context.Context, i int, maxBytes int32, minOne b
 		f.coldFailed(ctx, i, err)
 		return
 	}
-	if len(got.GetRecords()) > 0 {
-		res.Records = storage.Records{Buffers: mem.BufferSlice{mem.SliceBuffer(got.GetRecords())}}
-	}
+	res.Records = got.Records
 	if f.q.isolation == storage.ReadCommitted {
 		res.AbortedTransactions = mergeAborted(got, local)
 	}
@@ -75,13 +72,10 @@ func (f *fetching) readCold(ctx context.Context, i int, maxBytes int32, minOne b
 
 // mergeAborted puts the transactions that ended in the remote part, and those that ended in the local one, together, as far as
 // they began before the records' end.
-func mergeAborted(got *tieringv1.ReadResponse, local []storage.AbortedTransaction) []storage.AbortedTransaction {
-	var out []storage.AbortedTransaction
-	for _, a := range got.GetAbortedTransactions() {
-		out = append(out, storage.AbortedTransaction{ProducerID: a.GetProducerId(), FirstOffset: a.GetFirstOffset()})
-	}
+func mergeAborted(got *storagerpc.TierRead, local []storage.AbortedTransaction) []storage.AbortedTransaction {
+	out := got.AbortedTransactions
 	for _, a := range local {
-		if a.FirstOffset < got.GetEndOffset() && !slices.Contains(out, a) {
+		if a.FirstOffset < got.EndOffset && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}

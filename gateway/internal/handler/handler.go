@@ -16,6 +16,7 @@ import (
 	"chancery/services/kafka/configdef"
 	"chancery/services/metadata"
 	"chancery/services/storage"
+	"chancery/services/storagerpc"
 )
 
 // Anonymous is the principal of a connection without authentication.
@@ -131,7 +132,7 @@ type Coordinator interface {
 
 // Tiering takes reads to the tiering instances that own the partitions' remote segments; *tieringclient.Client is one.
 type Tiering interface {
-	Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error)
+	Read(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error)
 	FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error)
 }
 

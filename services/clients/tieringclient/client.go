@@ -17,6 +17,7 @@ import (
 	"chancery/services/kafka/internaltopic"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
+	"chancery/services/storagerpc"
 	"chancery/services/transport"
 )
 
@@ -48,11 +49,12 @@ func (c *Client) Close() error { return c.instances.Close() }
 
 // Read reads batches, within the context's time. It sets the request's metadata offset. While the shard has no owner that
 // serves, it waits; the error is then the context's.
-func (c *Client) Read(ctx context.Context, req *tieringv1.ReadRequest) (*tieringv1.ReadResponse, error) {
-	var resp *tieringv1.ReadResponse
-	err := c.ask(ctx, req.GetTopicId(), req.GetPartition(), func(t tieringv1.TieringClient, offset int64) (err error) {
+// The caller releases the records.
+func (c *Client) Read(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
+	var resp *storagerpc.TierRead
+	err := c.ask(ctx, req.GetTopicId(), req.GetPartition(), func(conn transport.Conn, offset int64) (err error) {
 		req.MetadataOffset = offset
-		resp, err = t.Read(ctx, req)
+		resp, err = storagerpc.ReadTier(ctx, conn, req)
 		return err
 	})
 	return resp, err
@@ -61,16 +63,16 @@ func (c *Client) Read(ctx context.Context, req *tieringv1.ReadRequest) (*tiering
 // FindOffset finds a record by its time, in the same way.
 func (c *Client) FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error) {
 	var resp *tieringv1.FindOffsetResponse
-	err := c.ask(ctx, req.GetTopicId(), req.GetPartition(), func(t tieringv1.TieringClient, offset int64) (err error) {
+	err := c.ask(ctx, req.GetTopicId(), req.GetPartition(), func(conn transport.Conn, offset int64) (err error) {
 		req.MetadataOffset = offset
-		resp, err = t.FindOffset(ctx, req)
+		resp, err = tieringv1.NewTieringClient(conn).FindOffset(ctx, req)
 		return err
 	})
 	return resp, err
 }
 
 // ask asks the owner of a partition's shard, and again while there is none or it does not serve yet.
-func (c *Client) ask(ctx context.Context, topicID []byte, partition int32, question func(t tieringv1.TieringClient, metadataOffset int64) error) error {
+func (c *Client) ask(ctx context.Context, topicID []byte, partition int32, question func(conn transport.Conn, metadataOffset int64) error) error {
 	id, ok := uuid.FromBytes(topicID)
 	if !ok {
 		return errcode.InvalidRequest.Errorf("a topic id has 16 bytes")
@@ -104,15 +106,11 @@ func again(err error) bool {
 }
 
 // owner finds the way to the instance that owns a partition's shard.
-func (c *Client) owner(image metadata.Reader, topicID uuid.UUID, partition int32) (tieringv1.TieringClient, error) {
+func (c *Client) owner(image metadata.Reader, topicID uuid.UUID, partition int32) (transport.Conn, error) {
 	topic := image.TopicByName(internaltopic.RemoteLogMetadata)
 	if topic == nil || len(topic.Partitions) == 0 {
 		return nil, errcode.NotCoordinator.Errorf("there is no %s", internaltopic.RemoteLogMetadata)
 	}
 	shard := image.Shard(metadata.RemoteLogShard, hash.RemoteLogMetadataPartition(topicID, partition, len(topic.Partitions)))
-	conn, err := c.instances.Channel(image, shard.Owner)
-	if err != nil {
-		return nil, err
-	}
-	return tieringv1.NewTieringClient(conn), nil
+	return c.instances.Channel(image, shard.Owner)
 }

@@ -79,7 +79,7 @@ func TestRead(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				got, err := c.Read(ctx, &tieringv1.ReadRequest{TopicId: topic[:], FetchOffset: 6})
-				if errcode.Of(err) != tt.want && (tt.want != errcode.None || err != nil) || i.asked != tt.asked || err == nil && got.GetEndOffset() != 7 {
+				if errcode.Of(err) != tt.want && (tt.want != errcode.None || err != nil) || i.asked != tt.asked || err == nil && got.EndOffset != 7 {
 					t.Fatalf("%v, %v after %d questions", got, err, i.asked)
 				}
 			})
