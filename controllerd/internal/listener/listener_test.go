@@ -159,7 +159,7 @@ func TestFetchSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dial(t, l)
-	fetch := func(topic string, epoch int32, end, position int64) kmsg.FetchSnapshotResponseTopicPartition {
+	ofTopic := func(topic string, epoch int32, end, position int64) *kmsg.FetchSnapshotResponse {
 		t.Helper()
 		req := kmsg.NewPtrFetchSnapshotRequest()
 		req.Version, req.MaxBytes = 1, 4
@@ -171,25 +171,30 @@ func TestFetchSnapshot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return resp.(*kmsg.FetchSnapshotResponse).Topics[0].Partitions[0]
+		return resp.(*kmsg.FetchSnapshotResponse)
 	}
-	if p := fetch(clusterMetadata, 4, 10, 7); p.ErrorCode != 0 || p.Size != 10 || string(p.Bytes) != "789" || p.CurrentLeader.LeaderID != 7 {
+	fetch := func(epoch int32, end, position int64) kmsg.FetchSnapshotResponseTopicPartition {
+		t.Helper()
+		return ofTopic(clusterMetadata, epoch, end, position).Topics[0].Partitions[0]
+	}
+	if resp := ofTopic("other", 4, 10, 0); resp.ErrorCode != int16(errcode.UnknownServerError) || len(resp.Topics) != 0 {
+		t.Errorf("of another topic: %+v", resp)
+	}
+	if p := fetch(4, 10, 7); p.ErrorCode != 0 || p.Size != 10 || string(p.Bytes) != "789" || p.CurrentLeader.LeaderID != 7 {
 		t.Errorf("%+v", p)
 	}
 	for _, refused := range []struct {
-		topic         string
 		epoch         int32
 		end, position int64
 		want          errcode.Code
 	}{
-		{"other", 4, 10, 0, errcode.UnknownTopicOrPartition},
-		{clusterMetadata, 3, 10, 0, errcode.FencedLeaderEpoch},
-		{clusterMetadata, 5, 10, 0, errcode.UnknownLeaderEpoch},
-		{clusterMetadata, 4, 11, 0, errcode.SnapshotNotFound},
-		{clusterMetadata, 4, 10, 10, errcode.PositionOutOfRange},
-		{clusterMetadata, 4, 10, -1, errcode.PositionOutOfRange},
+		{3, 10, 0, errcode.FencedLeaderEpoch},
+		{5, 10, 0, errcode.UnknownLeaderEpoch},
+		{4, 11, 0, errcode.SnapshotNotFound},
+		{4, 10, 10, errcode.PositionOutOfRange},
+		{4, 10, -1, errcode.PositionOutOfRange},
 	} {
-		if p := fetch(refused.topic, refused.epoch, refused.end, refused.position); p.ErrorCode != int16(refused.want) {
+		if p := fetch(refused.epoch, refused.end, refused.position); p.ErrorCode != int16(refused.want) {
 			t.Errorf("%+v: got %s", refused, errcode.Code(p.ErrorCode).Name())
 		}
 	}

@@ -109,14 +109,16 @@ func (l *Listener) fetchSnapshot(req *kmsg.FetchSnapshotRequest) kmsg.Response {
 		return resp
 	}
 	in := &req.Topics[0].Partitions[0]
+	if req.Topics[0].Topic != clusterMetadata || in.Partition != 0 {
+		resp.ErrorCode = int16(errcode.UnknownServerError) // Kafka has an error for it, which it fails to answer
+		return resp
+	}
 	out := kmsg.NewFetchSnapshotResponseTopicPartition()
 	out.Partition, out.Position = in.Partition, in.Position
 	out.SnapshotID.EndOffset, out.SnapshotID.Epoch = in.SnapshotID.EndOffset, in.SnapshotID.Epoch
 	holder := l.State().Holder
 	out.CurrentLeader.LeaderID, out.CurrentLeader.LeaderEpoch = holder.ID, holder.Epoch
 	switch {
-	case req.Topics[0].Topic != clusterMetadata || in.Partition != 0:
-		out.ErrorCode = int16(errcode.UnknownTopicOrPartition)
 	case in.CurrentLeaderEpoch < holder.Epoch:
 		out.ErrorCode = int16(errcode.FencedLeaderEpoch)
 	case in.CurrentLeaderEpoch > holder.Epoch:
@@ -125,7 +127,7 @@ func (l *Listener) fetchSnapshot(req *kmsg.FetchSnapshotRequest) kmsg.Response {
 		l.readSnapshot(req, in, &out)
 	}
 	t := kmsg.NewFetchSnapshotResponseTopic()
-	t.Topic, t.Partitions = req.Topics[0].Topic, []kmsg.FetchSnapshotResponseTopicPartition{out}
+	t.Topic, t.Partitions = clusterMetadata, []kmsg.FetchSnapshotResponseTopicPartition{out}
 	resp.Topics = append(resp.Topics, t)
 	return resp
 }
