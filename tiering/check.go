@@ -124,6 +124,9 @@ func (c *check) segment(ctx context.Context, owned *ownedShard, e *remotestate.E
 		Topic: e.Topic, TopicID: e.Partition.TopicID.String(), Partition: e.Partition.Partition, Segment: e.ID.String(), Key: key, Bytes: int64(e.SizeBytes),
 	}
 	switch {
+	case e.State == remotelog.CopyStarted && !c.server.passRuns(e.Partition):
+		// The next pass over the partition begins to delete it; as long as there is none, it stays.
+		d.Kind, d.Bytes = "unfinished", object.SizeBytes
 	case e.State != remotelog.CopyFinished || time.UnixMilli(e.EventTimestampMs).After(c.began.Add(-time.Minute)):
 		return // it is on its way, one way or the other
 	case there && object.SizeBytes > int64(e.SizeBytes): // indexes follow the log

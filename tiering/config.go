@@ -36,8 +36,6 @@ type Config struct {
 	// remote.log.index.file.cache.total.size.bytes, remote.log.metadata.custom.metadata.max.bytes, the settings of
 	// __remote_log_metadata (rlmm.config.), and what topics have by default.
 	Properties map[string]string
-	// CopyDeadline is after how long a copy that another instance has begun counts as given up; 0 means ten minutes.
-	CopyDeadline time.Duration
 	// Step is called at each named step of a copy or a deletion, for tests that stop there; nil outside tests.
 	Step func(name string) error
 }
@@ -72,11 +70,7 @@ type settings struct {
 	// copying and fetching bound the bytes that are copied and read in a second.
 	copying, fetching *quota.Limiter
 	maxCustom         int
-	copyDeadline      time.Duration
 }
-
-// defaultCopyDeadline is much longer than a copy takes.
-const defaultCopyDeadline = 10 * time.Minute
 
 func newSettings(c Config) settings {
 	node := configdef.NewNode(c.Properties)
@@ -88,16 +82,12 @@ func newSettings(c Config) settings {
 			Base: node.Duration("remote.log.manager.task.retry.backoff.ms"), Max: node.Duration("remote.log.manager.task.retry.backoff.max.ms"),
 			Jitter: node.Double("remote.log.manager.task.retry.jitter"),
 		},
-		passes:       node.Int("remote.log.manager.copier.thread.pool.size"),
-		readers:      node.Int("remote.log.reader.threads"),
-		pending:      node.Int("remote.log.reader.max.pending.tasks"),
-		copying:      newLimiter(node, "copy"),
-		fetching:     newLimiter(node, "fetch"),
-		maxCustom:    node.Int("remote.log.metadata.custom.metadata.max.bytes"),
-		copyDeadline: c.CopyDeadline,
-	}
-	if s.copyDeadline == 0 {
-		s.copyDeadline = defaultCopyDeadline
+		passes:    node.Int("remote.log.manager.copier.thread.pool.size"),
+		readers:   node.Int("remote.log.reader.threads"),
+		pending:   node.Int("remote.log.reader.max.pending.tasks"),
+		copying:   newLimiter(node, "copy"),
+		fetching:  newLimiter(node, "fetch"),
+		maxCustom: node.Int("remote.log.metadata.custom.metadata.max.bytes"),
 	}
 	return s
 }

@@ -176,6 +176,14 @@ func (s *Server) jobs(ctx context.Context, image *metadata.Image, owned []*owned
 	return jobs
 }
 
+// passRuns says whether a pass over a partition is under way.
+func (s *Server) passRuns(p remotelog.Partition) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tasks[p]
+	return t != nil && t.running
+}
+
 // forgetTasks drops the tasks of partitions that are not ours any more.
 func (s *Server) forgetTasks(jobs []job) {
 	ours := make(map[remotelog.Partition]bool, len(jobs))

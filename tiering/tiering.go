@@ -112,7 +112,7 @@ func New(config Config, deps Deps) (*Server, error) {
 			return nil, err
 		}
 		s.env = &keeper.Env{
-			BrokerID: config.NodeID, Copying: s.settings.copying, CopyDeadline: s.settings.copyDeadline,
+			BrokerID: config.NodeID, Copying: s.settings.copying,
 			Metrics: &keeper.Metrics{}, Now: time.Now, NewID: uuid.Random, MaxCustom: s.settings.maxCustom, Logger: deps.Logger,
 		}
 		s.reads.places = make(chan struct{}, s.settings.readers)

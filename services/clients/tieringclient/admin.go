@@ -19,7 +19,8 @@ const (
 // Difference is something that is in the store or in the metadata, but not in both, or not alike.
 type Difference struct {
 	// Kind is orphan (an object that the metadata does not know), missing (a segment without its object), short (an object
-	// smaller than its segment) or foreign (an object that is no segment).
+	// smaller than its segment), unfinished (a copy that was announced and that nobody makes any more; the next pass over the
+	// partition deletes it) or foreign (an object that is no segment).
 	Kind      string
 	Topic     string
 	TopicID   string

@@ -17,10 +17,12 @@ type flight struct {
 	key   blockKey
 	bytes int
 	// waiting is how many wait for it, each of whom gets a reference; wanted says that there was one. The reader's lock
-	// guards both.
+	// guards these.
 	waiting int
 	wanted  bool
-	done    chan struct{}
+	// forgotten says that the segment has been deleted meanwhile: those who wait get the block, and nothing keeps it.
+	forgotten bool
+	done      chan struct{}
 	// data and err are set before done is closed.
 	data mem.Buffer
 	err  error
@@ -227,7 +229,12 @@ func (r *Reader) land(f *flight, data *[]byte, crc uint32, err error) {
 		for range f.waiting {
 			f.data.Ref()
 		}
-		r.memory.keep(&block{key: f.key, data: f.data, crc: crc, unread: !f.wanted})
+		if f.forgotten {
+			r.memory.cancel(int64(f.bytes))
+			f.data.Free()
+		} else {
+			r.memory.keep(&block{key: f.key, data: f.data, crc: crc, unread: !f.wanted})
+		}
 	} else {
 		r.memory.cancel(int64(f.bytes))
 		if data != nil {

@@ -119,6 +119,11 @@ func (r *Reader) Forget(segments ...*objectstore.SegmentMetadata) {
 	for _, s := range segments {
 		r.mu.Lock()
 		r.memory.forget(s.ID)
+		for key, f := range r.flights {
+			if key.segment == s.ID {
+				f.forgotten = true
+			}
+		}
 		r.indexes.forget(s.ID)
 		r.mu.Unlock()
 		if r.disk != nil {

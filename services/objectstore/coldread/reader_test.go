@@ -444,6 +444,40 @@ func TestForget(t *testing.T) {
 	}
 }
 
+// Blocks that are on their way when their segment is deleted reach those who wait, and are not kept.
+func TestForgetInFlight(t *testing.T) {
+	f := newFake()
+	h := made(t, f)
+	r := newReader(t, f, func(*coldread.Config, *coldread.Deps) {})
+	s := h.segments[1]
+	asked, goOn := make(chan struct{}, 100), make(chan struct{})
+	f.onFetch = func(context.Context, *objectstore.SegmentMetadata, int64, int64) error {
+		asked <- struct{}{}
+		<-goOn
+		return nil
+	}
+	type answer struct {
+		result *coldread.ReadResult
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		result, err := r.Read(t.Context(), coldread.ReadRequest{Segments: h.segments, Offset: s.BaseOffset, MaxBytes: 1, MinOneBatch: true})
+		answers <- answer{result, err}
+	}()
+	<-asked
+	r.Forget(s.SegmentMetadata)
+	close(goOn)
+	a := <-answers
+	if a.err != nil || a.result.Records.Len() == 0 {
+		t.Fatalf("who waited got %v", a.err)
+	}
+	a.result.Records.Release()
+	if n := r.MemoryBytes(); n != 0 {
+		t.Errorf("%d bytes are kept", n)
+	}
+}
+
 // What leaves the memory is on disk, also for the next process; files that were changed are not believed.
 func TestDiskTier(t *testing.T) {
 	dir := t.TempDir()

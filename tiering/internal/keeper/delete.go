@@ -14,29 +14,43 @@ import (
 // maxDelete is how many segments are deleted at a time: as many as S3 takes with one request.
 const maxDelete = 1000
 
+// abandon begins the deletion of what copies have left that were never finished. Passes over a partition come one after the
+// other, and an earlier owner of the shard can finish nothing any more: whatever is only announced is nobody's copy now. An
+// earlier owner that was paused may still be sending, so the object goes with those of expired segments, after
+// file.delete.delay.ms.
+func (p *Pass) abandon(ctx context.Context) error {
+	found := false
+	for _, e := range p.view.Segments {
+		if e.State != remotelog.CopyStarted {
+			continue
+		}
+		if err := p.update(ctx, e.ID, remotelog.DeleteStarted, nil); err != nil {
+			return err
+		}
+		found = true
+		p.Env.Logger.Info("a copy that was never finished is to be deleted", "partition", p.name(), "segment", e.ID)
+	}
+	if !found {
+		return nil
+	}
+	return p.reload(ctx)
+}
+
 // deleteStarted deletes the segments whose deletion has begun, when those who may still be reading them have had
-// file.delete.delay.ms, and ends copies that were given up.
+// file.delete.delay.ms.
 func (p *Pass) deleteStarted(ctx context.Context, lag *Lag) error {
 	now := p.Env.Now()
 	grace := time.Duration(p.Config.FileDeleteDelayMs) * time.Millisecond
 	var due []remotestate.Entry
 	lag.DeleteSegments, lag.DeleteBytes = 0, 0
 	for _, e := range p.view.Segments {
-		age := now.Sub(time.UnixMilli(e.EventTimestampMs))
-		switch {
-		case e.State == remotelog.CopyStarted && age >= p.Env.CopyDeadline:
-			// Passes of this owner come one after the other: nobody here is copying it.
-			if err := p.update(ctx, e.ID, remotelog.DeleteStarted, nil); err != nil {
-				return err
-			}
-			p.Env.Logger.Info("a copy that was never finished is deleted", "partition", p.name(), "segment", e.ID)
+		if e.State != remotelog.DeleteStarted {
+			continue
+		}
+		lag.DeleteSegments++
+		lag.DeleteBytes += int64(e.SizeBytes)
+		if now.Sub(time.UnixMilli(e.EventTimestampMs)) >= grace {
 			due = append(due, e)
-		case e.State == remotelog.DeleteStarted:
-			lag.DeleteSegments++
-			lag.DeleteBytes += int64(e.SizeBytes)
-			if age >= grace {
-				due = append(due, e)
-			}
 		}
 	}
 	return p.deleteNow(ctx, due)

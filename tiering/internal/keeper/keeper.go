@@ -38,8 +38,6 @@ type Env struct {
 	BrokerID int32
 	// Copying bounds the bytes copied in a second.
 	Copying *quota.Limiter
-	// CopyDeadline is after how long a copy that was begun elsewhere counts as given up.
-	CopyDeadline time.Duration
 	// MaxCustom is the largest custom metadata of a segment, remote.log.metadata.custom.metadata.max.bytes.
 	MaxCustom int
 	// Forget is told of segments that nobody reads any more.
@@ -75,6 +73,9 @@ var ErrLeader = errors.New("the partition's leader")
 // into lag, also when it fails.
 func (p *Pass) Run(ctx context.Context, lag *Lag) error {
 	if err := p.look(ctx); err != nil {
+		return err
+	}
+	if err := p.abandon(ctx); err != nil {
 		return err
 	}
 	copyErr := p.copyAll(ctx, lag)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -352,6 +353,43 @@ func TestCrashes(t *testing.T) {
 	}
 	if steps < 15 {
 		t.Fatalf("only %d steps", steps)
+	}
+}
+
+// TestCopyOfADeadOwner takes over a partition whose owner died while it copied: the segment is copied anew at once, and what the
+// dead one has left goes after file.delete.delay.ms, since it may still have been on its way.
+func TestCopyOfADeadOwner(t *testing.T) {
+	w := newWorld(t)
+	w.leader.grow(15)
+	w.config.FileDeleteDelayMs = 60_000
+	left := w.env.NewID()
+	w.env.NewID = func() uuid.UUID { return left }
+	w.fuse.left.Store(3) // the announcement is there, and so is the object
+	if err := w.run(); err == nil {
+		t.Fatal("it was not killed")
+	}
+	w.fuse.left.Store(1 << 40)
+	w.env.NewID = uuid.Random
+	state := func() string {
+		view, _ := w.View(t.Context(), partition)
+		var out []string
+		for _, e := range view.Segments {
+			out = append(out, fmt.Sprintf("%d-%d %s %t", e.StartOffset, e.EndOffset, e.State, e.ID == left))
+		}
+		slices.Sort(out)
+		return strings.Join(out, ", ")
+	}
+	if got := state(); got != "0-9 COPY_SEGMENT_STARTED true" {
+		t.Fatal(got)
+	}
+	w.mustRun()
+	if got := state(); got != "0-9 COPY_SEGMENT_FINISHED false, 0-9 DELETE_SEGMENT_STARTED true" || w.leader.remoteEnd != 10 {
+		t.Fatal(got, w.leader.remoteEnd)
+	}
+	w.now = w.now.Add(time.Minute)
+	w.mustRun()
+	if got := fmt.Sprint(w.checkBucket()); got != "[0-9]" {
+		t.Fatal(got)
 	}
 }
 
