@@ -447,9 +447,10 @@ func TestForget(t *testing.T) {
 // Blocks that are on their way when their segment is deleted reach those who wait, and are not kept.
 func TestForgetInFlight(t *testing.T) {
 	f := newFake()
-	h := made(t, f)
+	h := &history{}
+	h.write(t, f, rand.New(rand.NewPCG(1, 1)), segmentShape{batches: 4, batchBytes: sized(1000)})
 	r := newReader(t, f, func(*coldread.Config, *coldread.Deps) {})
-	s := h.segments[1]
+	s := h.segments[0]
 	asked, goOn := make(chan struct{}, 100), make(chan struct{})
 	f.onFetch = func(context.Context, *objectstore.SegmentMetadata, int64, int64) error {
 		asked <- struct{}{}
