@@ -169,6 +169,13 @@ func (g service) Handle(ctx context.Context, req *coordinatorv1.HandleRequest) (
 	if req.GetEnvelope() == nil {
 		return nil, errcode.InvalidRequest.Wrap(errors.New("there is no envelope"))
 	}
+	if len(req.GetEnvelope().GetMore()) > 0 && req.GetKind() == coordinatorv1.ShardKind_SHARD_KIND_GROUP {
+		bodies, err := g.s.handler.HandleSeveral(ctx, req.GetShard(), req.GetEnvelope())
+		if err != nil {
+			return nil, err
+		}
+		return &coordinatorv1.HandleResponse{Reply: &commonv1.EnvelopeReply{Body: bodies[0], More: bodies[1:]}}, nil
+	}
 	handle := g.s.handler.Handle
 	switch req.GetKind() {
 	case coordinatorv1.ShardKind_SHARD_KIND_GROUP:

@@ -40,6 +40,22 @@ func (s *Server) Do(ctx context.Context, number int32, metadataOffset int64, com
 	return s.groups.do(ctx, number, command)
 }
 
+// DoEach is Do for commands that follow one another.
+func (s *Server) DoEach(ctx context.Context, number int32, metadataOffset int64, commands []group.Command) ([]group.Reply, []error) {
+	err := s.catchUp(ctx, metadataOffset)
+	if err == nil {
+		if sh := s.groups.find(number); sh != nil {
+			return sh.DoEach(ctx, commands)
+		}
+		err = notHere(number)
+	}
+	errs := make([]error, len(commands))
+	for i := range errs {
+		errs[i] = err
+	}
+	return make([]group.Reply, len(commands)), errs
+}
+
 func (s *Server) catchUp(ctx context.Context, metadataOffset int64) error {
 	if s.deps.Metadata.Image().Offset() >= metadataOffset {
 		return nil

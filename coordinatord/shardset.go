@@ -211,9 +211,14 @@ func (s *shardSet[C, R, A]) do(ctx context.Context, number int32, command C) (A,
 	sh := s.find(number)
 	if sh == nil {
 		var none A
-		return none, errcode.NotCoordinator.Wrap(fmt.Errorf("shard %d is not here: %w", number, statemachine.ErrNotDecided))
+		return none, notHere(number)
 	}
 	return sh.Do(ctx, command)
+}
+
+// notHere is the answer to a command for a shard that is not ours.
+func notHere(number int32) error {
+	return errcode.NotCoordinator.Wrap(fmt.Errorf("shard %d is not here: %w", number, statemachine.ErrNotDecided))
 }
 
 // doAll carries out a command on all shards that are ours.

@@ -63,12 +63,13 @@ func TestCommitsLapseWithTheirClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			k := dial(t, g)
-			commit := func() *kmsg.OffsetCommitRequest {
+			commit := func(version int16) *kmsg.OffsetCommitRequest {
 				req := kmsg.NewPtrOffsetCommitRequest()
-				req.Version, req.Group = 7, "g"
+				req.Version, req.Group = version, "g"
 				return req
 			}
-			k.send(commit(), commit())
+			// Those of one version would be carried out together.
+			k.send(commit(7), commit(6))
 			<-slow.began
 			_ = k.nc.Close()
 			<-time.After(test.held) // What is tested is how long a request was kept.

@@ -246,6 +246,7 @@ func (p *Partition) Load(ctx context.Context, each func(recordbatch.Header, *rec
 	l := &load{each: each, logged: time.Now(), codecs: p.config.Codecs}
 	for attempt := 0; ; attempt++ {
 		before := l.next
+		image := p.config.Images.Image() // before the attempt: what comes meanwhile is reason enough for the next one
 		err := p.loadFromLeader(ctx, l)
 		var broken *brokenError
 		switch {
@@ -262,7 +263,7 @@ func (p *Partition) Load(ctx context.Context, each func(recordbatch.Header, *rec
 		if attempt%16 == 3 {
 			p.config.Logger.Warn("shard cannot be loaded yet", slog.String("shard", p.String()), slog.Any("error", err))
 		}
-		p.pause(ctx, p.config.Images.Image(), attempt)
+		p.pause(ctx, image, attempt)
 	}
 }
 

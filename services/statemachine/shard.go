@@ -177,16 +177,41 @@ func (s *Shard[C, R, A]) Do(ctx context.Context, command C) (A, error) {
 	}
 }
 
+// DoEach carries out commands one after the other, with no other between them, and waits for all their answers. Each has an
+// answer or an error, as Do gives it.
+func (s *Shard[C, R, A]) DoEach(ctx context.Context, commands []C) (replies []A, errs []error) {
+	replies, errs = make([]A, len(commands)), make([]error, len(commands))
+	requests := make([]request[C, A], len(commands))
+	for i, c := range commands {
+		requests[i] = request[C, A]{command: c, caller: make(chan outcome[A], 1)}
+	}
+	if err := s.submit(requests...); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return replies, errs
+	}
+	for i := range requests {
+		select {
+		case o := <-requests[i].caller:
+			replies[i], errs[i] = o.reply, o.err
+		case <-ctx.Done():
+			errs[i] = ctx.Err()
+		}
+	}
+	return replies, errs
+}
+
 // Tell carries out a command for whose answer nobody waits. It says whether the shard serves.
 func (s *Shard[C, R, A]) Tell(command C) bool {
 	return s.submit(request[C, A]{command: command}) == nil
 }
 
-func (s *Shard[C, R, A]) submit(r request[C, A]) error {
+func (s *Shard[C, R, A]) submit(r ...request[C, A]) error {
 	s.mu.Lock()
 	err := s.refusal()
 	if err == nil {
-		s.inbox = append(s.inbox, r)
+		s.inbox = append(s.inbox, r...)
 	}
 	s.mu.Unlock()
 	if err == nil {

@@ -539,3 +539,28 @@ func TestTransactionsHaveTheirOwnBatches(t *testing.T) {
 		}
 	})
 }
+
+// TestCommandsTogether: commands that are handed over together follow one another and share a batch; those of a shard that does not
+// serve are all refused.
+func TestCommandsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &fakeLog{}
+		s := start(l)
+		replies, errs := s.DoEach(t.Context(), []add{{by: 1}, {by: 2}, {by: 3}})
+		if !slices.Equal(replies, []int{1, 3, 6}) || errors.Join(errs...) != nil || len(l.batches) != 1 {
+			t.Fatalf("%v, %v in %d batches", replies, errs, len(l.batches))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if replies, errs = s.DoEach(ctx, []add{{by: 4}, {park: true}}); replies[0] != 10 || errs[0] != nil || !errors.Is(errs[1], context.Canceled) {
+			t.Fatalf("%v, %v", replies, errs)
+		}
+		s.Stop(t.Context())
+		_, errs = s.DoEach(t.Context(), []add{{by: 1}, {by: 2}})
+		for _, err := range errs {
+			if errcode.Of(err) != errcode.NotCoordinator || !errors.Is(err, ErrNotDecided) {
+				t.Errorf("after the end: %v", err)
+			}
+		}
+	})
+}

@@ -26,5 +26,11 @@ func (b *Budget) Acquire(ctx context.Context, n int64) (int64, error) {
 	return n, b.sem.Acquire(ctx, n)
 }
 
+// TryAcquire takes n bytes, or what there is at all if that is less, and says false when it would have to wait.
+func (b *Budget) TryAcquire(n int64) (taken int64, ok bool) {
+	n = min(n, b.total)
+	return n, b.sem.TryAcquire(n)
+}
+
 // Release gives n bytes back.
 func (b *Budget) Release(n int64) { b.sem.Release(n) }

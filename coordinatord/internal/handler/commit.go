@@ -2,11 +2,13 @@ package handler
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/offsets"
+	commonv1 "chancery/proto/common/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
@@ -25,6 +27,99 @@ const (
 //
 // Offsets of topics and partitions that do not exist are refused one by one; the group is asked about the others only.
 func (h *Handler) offsetCommit(ctx context.Context, c call, req *kmsg.OffsetCommitRequest) (kmsg.Response, error) {
+	p, err := h.prepareCommit(ctx, c, req)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.asked) == 0 {
+		return p.response, nil
+	}
+	reply, code, err := do[group.CommitReply](ctx, h, c, p.command)
+	if err != nil {
+		return nil, err
+	}
+	p.answer(reply, code)
+	return p.response, nil
+}
+
+// HandleSeveral answers an envelope with several OffsetCommits, which are carried out in their order, with the bodies of the
+// responses. An error says that there is no response to any of them, as with Handle; some may have been carried out, which
+// does not matter to who sends all of them again.
+func (h *Handler) HandleSeveral(ctx context.Context, shard int32, e *commonv1.Envelope) ([][]byte, error) {
+	key, version := kmsg.Key(e.GetApiKey()), int16(e.GetApiVersion())
+	if row := h.apis[key]; key != kmsg.OffsetCommit || version < row.min || version > row.max {
+		return nil, errcode.UnsupportedVersion.Wrap(fmt.Errorf("several %s v%d are not served by coordinators", key.Name(), version))
+	}
+	c := call{shard: shard, envelope: e}
+	prepared := make([]preparedCommit, 1+len(e.GetMore()))
+	commands := make([]group.Command, 0, len(prepared))
+	for i := range prepared {
+		body := e.GetBody()
+		if i > 0 {
+			body = e.GetMore()[i-1]
+		}
+		req := kmsg.NewPtrOffsetCommitRequest()
+		err := read(req, version, body)
+		if err == nil {
+			prepared[i], err = h.prepareCommit(ctx, c, req)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(prepared[i].asked) > 0 {
+			commands = append(commands, prepared[i].command)
+		}
+	}
+	replies, errs := h.shards.DoEach(ctx, shard, e.GetMetadataOffset(), commands)
+	responses := make([][]byte, len(prepared))
+	next := 0
+	for i := range prepared {
+		p := &prepared[i]
+		if len(p.asked) > 0 {
+			if err := errs[next]; err != nil && elsewhere(ctx, err) {
+				return nil, err
+			}
+			reply, _ := replies[next].(group.CommitReply)
+			p.answer(reply, codeOf(errs[next]))
+			next++
+		}
+		p.response.SetVersion(version)
+		responses[i] = p.response.AppendTo(nil)
+	}
+	return responses, nil
+}
+
+// codeOf is the code of an error, None without one.
+func codeOf(err error) errcode.Code {
+	if err == nil {
+		return errcode.None
+	}
+	return errcode.Of(err)
+}
+
+// preparedCommit is an OffsetCommit about to be carried out.
+type preparedCommit struct {
+	command  *group.CommitOffsets
+	response *kmsg.OffsetCommitResponse
+	// asked are the places in the response of the offsets in the command; without any the shard need not be asked.
+	asked []*int16
+}
+
+// answer puts into the response what the shard has answered.
+func (p *preparedCommit) answer(reply group.CommitReply, code errcode.Code) {
+	if code == errcode.None {
+		code = reply.Code
+	}
+	for i, place := range p.asked {
+		*place = int16(code)
+		if code == errcode.None {
+			*place = int16(reply.Codes[i])
+		}
+	}
+}
+
+// prepareCommit checks the topics of an OffsetCommit.
+func (h *Handler) prepareCommit(ctx context.Context, c call, req *kmsg.OffsetCommitRequest) (preparedCommit, error) {
 	image, err := h.imageKnowing(ctx, c, func(image metadata.Reader) bool {
 		for i := range req.Topics {
 			if commitTopic(image, req.Version, &req.Topics[i]) == nil {
@@ -34,36 +129,17 @@ func (h *Handler) offsetCommit(ctx context.Context, c call, req *kmsg.OffsetComm
 		return true
 	})
 	if err != nil {
-		return nil, err
+		return preparedCommit{}, err
 	}
-	command := &group.CommitOffsets{
+	p := preparedCommit{response: kmsg.NewPtrOffsetCommitResponse(), command: &group.CommitOffsets{
 		Group: req.Group, MemberID: req.MemberID, InstanceID: req.InstanceID, Generation: req.Generation,
 		APIVersion: req.Version, RetentionMs: req.RetentionTimeMillis,
-	}
-	r := kmsg.NewPtrOffsetCommitResponse()
-	r.Topics = make([]kmsg.OffsetCommitResponseTopic, len(req.Topics))
-	// asked are the places in the response of the offsets in the command.
-	var asked []*int16
+	}}
+	p.response.Topics = make([]kmsg.OffsetCommitResponseTopic, len(req.Topics))
 	for i := range req.Topics {
-		asked = h.addCommits(image, req.Version, &req.Topics[i], &r.Topics[i], command, asked)
+		p.asked = h.addCommits(image, req.Version, &req.Topics[i], &p.response.Topics[i], p.command, p.asked)
 	}
-	if len(asked) == 0 {
-		return r, nil
-	}
-	reply, code, err := do[group.CommitReply](ctx, h, c, command)
-	if err != nil {
-		return nil, err
-	}
-	if code == errcode.None {
-		code = reply.Code
-	}
-	for i, place := range asked {
-		*place = int16(code)
-		if code == errcode.None {
-			*place = int16(reply.Codes[i])
-		}
-	}
-	return r, nil
+	return p, nil
 }
 
 // commitTopic finds the topic that an OffsetCommit names; nil when there is none.

@@ -29,6 +29,8 @@ type Shards interface {
 	// Do carries out a command on a shard, once the instance's metadata is at the offset. It fails as statemachine.Shard.Do
 	// does.
 	Do(ctx context.Context, shard int32, metadataOffset int64, command group.Command) (group.Reply, error)
+	// DoEach is Do for commands that follow one another, with an answer or an error for each.
+	DoEach(ctx context.Context, shard int32, metadataOffset int64, commands []group.Command) ([]group.Reply, []error)
 	// DoAll carries out a command on all shards of the instance and gives their replies. Shards that end meanwhile are
 	// left out.
 	DoAll(ctx context.Context, metadataOffset int64, command group.Command) ([]group.Reply, error)
@@ -117,9 +119,8 @@ func (h *Handler) Handle(ctx context.Context, shard int32, e *commonv1.Envelope)
 		return nil, errcode.UnsupportedVersion.Wrap(fmt.Errorf("%s v%d is not served by coordinators", key.Name(), version))
 	}
 	req := kmsg.RequestForKey(int16(key))
-	req.SetVersion(version)
-	if err := req.ReadFrom(e.GetBody()); err != nil {
-		return nil, errcode.InvalidRequest.Wrap(fmt.Errorf("%s v%d: %w", key.Name(), version, err))
+	if err := read(req, version, e.GetBody()); err != nil {
+		return nil, err
 	}
 	resp, err := row.handle(ctx, call{shard: shard, envelope: e}, req)
 	if err != nil {
@@ -127,6 +128,15 @@ func (h *Handler) Handle(ctx context.Context, shard int32, e *commonv1.Envelope)
 	}
 	resp.SetVersion(version)
 	return resp.AppendTo(nil), nil
+}
+
+// read decodes a request.
+func read(req kmsg.Request, version int16, body []byte) error {
+	req.SetVersion(version)
+	if err := req.ReadFrom(body); err != nil {
+		return errcode.InvalidRequest.Wrap(fmt.Errorf("%s v%d: %w", kmsg.NameForKey(req.Key()), version, err))
+	}
+	return nil
 }
 
 // do carries out a command on the call's shard. The error is one to return to the caller without a response; the code is one

@@ -94,6 +94,14 @@ func (c *cluster) Do(_ context.Context, _ int32, _ int64, command group.Command)
 	return reply, nil
 }
 
+func (c *cluster) DoEach(ctx context.Context, shard int32, offset int64, commands []group.Command) ([]group.Reply, []error) {
+	replies, errs := make([]group.Reply, len(commands)), make([]error, len(commands))
+	for i, command := range commands {
+		replies[i], errs[i] = c.Do(ctx, shard, offset, command)
+	}
+	return replies, errs
+}
+
 func (c *cluster) DoAll(ctx context.Context, _ int64, command group.Command) ([]group.Reply, error) {
 	reply, err := c.Do(ctx, 0, 0, command)
 	return []group.Reply{reply}, err

@@ -104,6 +104,9 @@ type API struct {
 	EndsOnDrain bool
 	// Handle answers a request. A nil message without an error means that there is no answer.
 	Handle func(h *Handlers, ctx context.Context, r *Request) (*wire.Message, error)
+	// Several answers requests that a client has pipelined, of one version, carried out in their order. It may be nil. With an error
+	// the messages are those of the requests before the one that it is about.
+	Several func(h *Handlers, ctx context.Context, rs []*Request) ([]*wire.Message, error)
 	// Start is instead of Handle for an API that does not block: done is called exactly once, from any goroutine.
 	Start func(h *Handlers, ctx context.Context, r *Request, done func(*wire.Message, error))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/gateway/internal/wire"
+	commonv1 "chancery/proto/common/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/hash"
 	"chancery/services/metadata"
@@ -58,19 +59,25 @@ func (h *Handlers) askShard(ctx context.Context, r *Request, kind metadata.Shard
 }
 
 func (h *Handlers) askShardOf(ctx context.Context, r *Request, kind metadata.ShardKind, shard int32, body []byte) ([]byte, error) {
+	reply, err := h.askOwner(ctx, r, kind, shard, h.envelope(r, body))
+	return reply.GetBody(), err
+}
+
+// askOwner sends an envelope to the owner of a shard.
+func (h *Handlers) askOwner(ctx context.Context, r *Request, kind metadata.ShardKind, shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
 	timeout := h.config.RequestTimeout
 	if api := h.byKey[r.Key]; api != nil && api.EndsOnDrain {
 		timeout = rebalanceWait
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	reply, err := h.Coordinator.Handle(ctx, kind, shard, h.envelope(r, body))
+	reply, err := h.Coordinator.Handle(ctx, kind, shard, e)
 	if err != nil {
 		h.Logger.Debug("a coordinator has refused or not answered", "api", r.Key, "shard", shard, "error", err)
 		return nil, err
 	}
 	h.awaitReply(ctx, reply)
-	return reply.GetBody(), nil
+	return reply, nil
 }
 
 // coordinatorCode is what a client is told when a coordinator gave no answer.

@@ -756,3 +756,64 @@ func TestDescribeLogDirs(t *testing.T) {
 		}
 	}
 }
+
+// TestSeveralCommitsAreTakenApart: pipelined commits of several shards go to the owner of each together, and fail by themselves.
+func TestSeveralCommitsAreTakenApart(t *testing.T) {
+	const shards = 4
+	c := newLookUpCluster(map[string][]int32{"__consumer_offsets": make([]int32, shards)})
+	names := []string{"a", "b", "c", "d", "e", "a", "f"}
+	broken := hash.GroupPartition("b", shards)
+	c.coordinator = func(shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+		if shard == broken {
+			return nil, errcode.NetworkException.Err()
+		}
+		answer := func(body []byte) []byte {
+			q := kmsg.NewPtrOffsetCommitRequest()
+			q.SetVersion(7)
+			if err := q.ReadFrom(body); err != nil {
+				t.Error(err)
+			}
+			resp := offsetCommitFailed(q, errcode.None)
+			resp.SetVersion(7)
+			return resp.AppendTo(nil)
+		}
+		resp := &commonv1.EnvelopeReply{Body: answer(e.GetBody())}
+		for _, body := range e.GetMore() {
+			resp.More = append(resp.More, answer(body))
+		}
+		return resp, nil
+	}
+	var rs []*Request
+	want := map[int32]int{}
+	for _, name := range names {
+		req := filled(kmsg.NewPtrOffsetCommitRequest()).(*kmsg.OffsetCommitRequest)
+		req.Version, req.Group = 7, name
+		rs = append(rs, &Request{Key: req.Key(), Version: 7, Body: req.AppendTo(nil), Conn: &Conn{}})
+		want[hash.GroupPartition(name, shards)] = 1
+	}
+	messages, err := c.handlers.API(8).Several(c.handlers, t.Context(), rs)
+	if err != nil || len(messages) != len(names) || len(c.asked) != len(want) {
+		t.Fatalf("%d answers by %d calls, want %d: %v", len(messages), len(c.asked), len(want), err)
+	}
+	for i, name := range names {
+		resp := kmsg.NewPtrOffsetCommitResponse()
+		resp.SetVersion(7)
+		if err := resp.ReadFrom(messages[i].B[8:]); err != nil {
+			t.Fatal(err)
+		}
+		code := errcode.None
+		if hash.GroupPartition(name, shards) == broken {
+			code = errcode.CoordinatorNotAvailable
+		}
+		if got := firstCode(resp); got != code {
+			t.Errorf("group %s: %s, want %s", name, got.Name(), code.Name())
+		}
+	}
+	rs[2].Body = rs[2].Body[:1]
+	if messages, err := c.handlers.API(8).Several(c.handlers, t.Context(), rs); err == nil || len(messages) != 2 {
+		t.Errorf("with a malformed third one: %d answers, %v", len(messages), err)
+	}
+	if messages, err := c.handlers.API(8).Several(c.handlers, t.Context(), rs[2:]); err == nil || len(messages) != 0 {
+		t.Errorf("with a malformed first one: %d answers, %v", len(messages), err)
+	}
+}

@@ -9,7 +9,7 @@ func table() []API {
 		{Key: 1, Name: "Fetch", Min: 4, Max: 18, Advertised: 4, FlexibleFrom: 12, Order: fetchesOrder, EndsOnDrain: true, Handle: (*Handlers).fetch},
 		{Key: 2, Name: "ListOffsets", Min: 1, Max: 11, Advertised: 1, FlexibleFrom: 6, Handle: on((*Handlers).listOffsets)},
 		{Key: 3, Name: "Metadata", Min: 0, Max: 13, Advertised: 0, FlexibleFrom: 9, Handle: on((*Handlers).metadata)},
-		{Key: 8, Name: "OffsetCommit", Min: 2, Max: 10, Advertised: 2, FlexibleFrom: 8, LapsesWithClient: true, Handle: toGroup(offsetCommitGroup, offsetCommitFailed)},
+		{Key: 8, Name: "OffsetCommit", Min: 2, Max: 10, Advertised: 2, FlexibleFrom: 8, LapsesWithClient: true, Handle: toGroup(offsetCommitGroup, offsetCommitFailed), Several: (*Handlers).offsetCommits},
 		{Key: 9, Name: "OffsetFetch", Min: 1, Max: 10, Advertised: 1, FlexibleFrom: 6, Handle: (*Handlers).offsetFetch},
 		{Key: 10, Name: "FindCoordinator", Min: 0, Max: 6, Advertised: 0, FlexibleFrom: 3, Handle: on((*Handlers).findCoordinator)},
 		{Key: 11, Name: "JoinGroup", Min: 0, Max: 9, Advertised: 0, FlexibleFrom: 6, EndsOnDrain: true, LapsesWithClient: true, Handle: toGroup(joinGroupGroup, joinGroupFailed)},

@@ -44,7 +44,7 @@ type exchange struct {
 	begun, ended time.Time
 	// answered says that a started request has its answer, of which there is one.
 	answered atomic.Bool
-	// done, message and err belong to the connection's mutex. A nil message without an error means that there is no answer; an
+	// done belongs to the connection's mutex; message and err are its own once it is done. A nil message without an error means that there is no answer; an
 	// error closes the connection when the answers before it have been sent.
 	done    bool
 	message *wire.Message
@@ -143,10 +143,72 @@ func (c *conn) readRequests() error {
 			}
 			return err
 		}
-		if err := c.run(x); err != nil {
+		if x.api.Several != nil {
+			err = c.runSeveral(x)
+		} else {
+			err = c.run(x)
+		}
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// runSeveral runs a request together with those like it that the client has sent behind it.
+func (c *conn) runSeveral(first *exchange) error {
+	xs := []*exchange{first}
+	var broken error
+	for len(xs) < min(maxBatch, c.s.config.MaxInFlight) {
+		f, ok := c.reader.following(first.req.Key, first.req.Version)
+		if !ok {
+			break
+		}
+		x, err := c.parse(&f)
+		if err != nil {
+			c.s.budget.Release(f.taken)
+			broken = err
+			break
+		}
+		xs = append(xs, x)
+	}
+	if len(xs) == 1 {
+		return errors.Join(c.run(first), broken)
+	}
+	if first.api.LapsesWithClient && c.heldUp > lapseAfter && peerHasClosed(c.nc) {
+		c.drop(xs...)
+		return errClientGone
+	}
+	if !c.begin(handler.Alone, xs...) {
+		c.drop(xs...)
+		return net.ErrClosed
+	}
+	now := c.s.deps.Now()
+	requests := make([]*handler.Request, len(xs))
+	for i, x := range xs {
+		x.begun, requests[i] = now, &x.req
+	}
+	c.s.metrics.inFlight.Add(int64(len(xs)))
+	messages, err := c.handleSeveral(first, requests)
+	c.heldUp = c.s.deps.Now().Sub(now)
+	for i, x := range xs {
+		if i < len(messages) {
+			x.message = messages[i]
+		} else {
+			x.err = err
+		}
+	}
+	c.endAll(true, xs...)
+	return errors.Join(err, broken)
+}
+
+// handleSeveral is handle for several requests.
+func (c *conn) handleSeveral(first *exchange, requests []*handler.Request) (messages []*wire.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			messages, err = nil, c.panicked(first, p)
+		}
+	}()
+	return first.api.Several(c.s.deps.Handlers, c.ctx, requests)
 }
 
 // parse finds out what a frame asks for.
@@ -182,7 +244,7 @@ func (c *conn) run(x *exchange) error {
 		c.drop(x)
 		return errClientGone
 	}
-	if !c.begin(x, order) {
+	if !c.begin(order, x) {
 		c.drop(x)
 		return net.ErrClosed
 	}
@@ -246,8 +308,8 @@ func (c *conn) handle(x *exchange) (m *wire.Message, err error) {
 	return x.api.Handle(c.s.deps.Handlers, ctx, &x.req)
 }
 
-// begin waits until a request may begin and puts it into the queue; false when the connection is closed.
-func (c *conn) begin(x *exchange, order handler.Order) bool {
+// begin waits until requests may begin and puts them into the queue; false when the connection is closed.
+func (c *conn) begin(order handler.Order, xs ...*exchange) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.closed && !c.mayBegin(order) {
@@ -257,13 +319,13 @@ func (c *conn) begin(x *exchange, order handler.Order) bool {
 		return false
 	}
 	c.order = order
-	c.running++
+	c.running += len(xs)
 	if c.head > 0 && len(c.queue) == cap(c.queue) {
 		n := copy(c.queue, c.queue[c.head:])
 		clear(c.queue[n:])
 		c.queue, c.head = c.queue[:n], 0
 	}
-	c.queue = append(c.queue, x)
+	c.queue = append(c.queue, xs...)
 	return true
 }
 
@@ -278,15 +340,26 @@ func (c *conn) mayBegin(order handler.Order) bool {
 
 // end takes the answer to a request; here says that this goroutine may write it.
 func (c *conn) end(x *exchange, m *wire.Message, err error, here bool) {
-	if m != nil {
-		m.Seal()
+	x.message, x.err = m, err
+	c.endAll(here, x)
+}
+
+// endAll takes the answers that requests have in them. Nobody else looks at those until they are done.
+func (c *conn) endAll(here bool, xs ...*exchange) {
+	now := c.s.deps.Now()
+	for _, x := range xs {
+		if x.message != nil {
+			x.message.Seal()
+		}
+		x.ended = now
+		c.s.budget.Release(x.taken)
 	}
-	x.ended = c.s.deps.Now()
-	c.s.budget.Release(x.taken)
 	c.mu.Lock()
-	x.done, x.message, x.err = true, m, err
-	c.running--
-	due := !c.writing && c.queue[c.head] == x
+	for _, x := range xs {
+		x.done = true
+	}
+	c.running -= len(xs)
+	due := !c.writing && c.queue[c.head].done
 	if due {
 		c.writing = true
 	}
@@ -301,11 +374,13 @@ func (c *conn) end(x *exchange, m *wire.Message, err error, here bool) {
 	}
 }
 
-// drop forgets a request that never began.
-func (c *conn) drop(x *exchange) {
-	c.s.budget.Release(x.taken)
-	if x.req.Frame != nil {
-		x.req.Frame.Free()
+// drop forgets requests that never began.
+func (c *conn) drop(xs ...*exchange) {
+	for _, x := range xs {
+		c.s.budget.Release(x.taken)
+		if x.req.Frame != nil {
+			x.req.Frame.Free()
+		}
 	}
 }
 

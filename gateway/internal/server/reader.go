@@ -118,13 +118,9 @@ func (r *frameReader) next(ctx context.Context) (frame, error) {
 	key, _, _ := wire.PeekKey((*r.chunk)[r.from+sizeLength : r.to])
 	r.from += sizeLength
 	r.large = size >= largeFrame
-	cost := int64(size)
-	if key != produceKey {
-		cost = min(cost*decodedFactor, max(cost, r.mostDecoded))
-	}
 	var f frame
 	var err error
-	if f.taken, err = r.budget.Acquire(ctx, cost); err != nil {
+	if f.taken, err = r.budget.Acquire(ctx, r.cost(key, size)); err != nil {
 		return frame{}, err
 	}
 	if key == produceKey {
@@ -137,6 +133,37 @@ func (r *frameReader) next(ctx context.Context) (frame, error) {
 		return frame{}, err
 	}
 	return f, nil
+}
+
+// cost is what a frame takes of the budget.
+func (r *frameReader) cost(key int16, size int32) int64 {
+	if key == produceKey {
+		return int64(size)
+	}
+	return min(int64(size)*decodedFactor, max(int64(size), r.mostDecoded))
+}
+
+// following gives the next frame if it has been read already, is of an API and a version, and need not wait for the budget.
+func (r *frameReader) following(api, version int16) (frame, bool) {
+	if r.chunk == nil || r.to-r.from < sizeLength+wire.MinHeaderSize {
+		return frame{}, false
+	}
+	b := (*r.chunk)[r.from:r.to]
+	size := int32(binary.BigEndian.Uint32(b))
+	if k, v, _ := wire.PeekKey(b[sizeLength:]); k != api || v != version {
+		return frame{}, false
+	}
+	if size < wire.MinHeaderSize || size > r.max || int(size) > len(b)-sizeLength {
+		return frame{}, false
+	}
+	taken, ok := r.budget.TryAcquire(r.cost(api, size))
+	if !ok {
+		return frame{}, false
+	}
+	r.from += sizeLength
+	body := make([]byte, size)
+	r.drain(body)
+	return frame{body: body, taken: taken}, true
 }
 
 // pooledBody reads a body into a pooled buffer. A small one is not worth the pool.

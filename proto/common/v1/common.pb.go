@@ -43,7 +43,10 @@ type Envelope struct {
 	// client that saw a topic made is never told that it is unknown.
 	MetadataOffset int64 `protobuf:"varint,8,opt,name=metadata_offset,json=metadataOffset,proto3" json:"metadata_offset,omitempty"`
 	// Whether a super user or a service of the cluster itself asks; then access rules do not apply.
-	Trusted       bool `protobuf:"varint,9,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	Trusted bool `protobuf:"varint,9,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	// The bodies of further requests of the same kind and client, to be carried out after the first one in this order: commits of
+	// offsets that a client has pipelined. They are answered together, and all of them fail with an error of the call.
+	More          [][]byte `protobuf:"bytes,10,rep,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +144,13 @@ func (x *Envelope) GetTrusted() bool {
 	return false
 }
 
+func (x *Envelope) GetMore() [][]byte {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
 // The answer to an Envelope.
 type EnvelopeReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -149,8 +159,10 @@ type EnvelopeReply struct {
 	// The offset up to which the sender of the envelope must have applied the metadata log before the client may see the
 	// answer; 0 when it does not matter. With it a client that made a topic finds it at once.
 	MetadataOffset int64 `protobuf:"varint,2,opt,name=metadata_offset,json=metadataOffset,proto3" json:"metadata_offset,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The responses to the further requests.
+	More          [][]byte `protobuf:"bytes,3,rep,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnvelopeReply) Reset() {
@@ -195,6 +207,13 @@ func (x *EnvelopeReply) GetMetadataOffset() int64 {
 		return x.MetadataOffset
 	}
 	return 0
+}
+
+func (x *EnvelopeReply) GetMore() [][]byte {
+	if x != nil {
+		return x.More
+	}
+	return nil
 }
 
 // The Kafka error behind a gRPC status, carried in its details.
@@ -263,7 +282,7 @@ var File_common_v1_common_proto protoreflect.FileDescriptor
 
 const file_common_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x16common/v1/common.proto\x12\x12chancery.common.v1\"\xa6\x02\n" +
+	"\x16common/v1/common.proto\x12\x12chancery.common.v1\"\xba\x02\n" +
 	"\bEnvelope\x12\x17\n" +
 	"\aapi_key\x18\x01 \x01(\x05R\x06apiKey\x12\x1f\n" +
 	"\vapi_version\x18\x02 \x01(\x05R\n" +
@@ -275,12 +294,15 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\blistener\x18\x06 \x01(\tR\blistener\x12\x12\n" +
 	"\x04body\x18\a \x01(\fR\x04body\x12'\n" +
 	"\x0fmetadata_offset\x18\b \x01(\x03R\x0emetadataOffset\x12\x18\n" +
-	"\atrusted\x18\t \x01(\bR\atrustedB\f\n" +
+	"\atrusted\x18\t \x01(\bR\atrusted\x12\x12\n" +
+	"\x04more\x18\n" +
+	" \x03(\fR\x04moreB\f\n" +
 	"\n" +
-	"_client_id\"L\n" +
+	"_client_id\"`\n" +
 	"\rEnvelopeReply\x12\x12\n" +
 	"\x04body\x18\x01 \x01(\fR\x04body\x12'\n" +
-	"\x0fmetadata_offset\x18\x02 \x01(\x03R\x0emetadataOffset\"]\n" +
+	"\x0fmetadata_offset\x18\x02 \x01(\x03R\x0emetadataOffset\x12\x12\n" +
+	"\x04more\x18\x03 \x03(\fR\x04more\"]\n" +
 	"\n" +
 	"KafkaError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
