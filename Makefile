@@ -57,8 +57,8 @@ faults: ## rounds of faults on real processes under load; the table is in servic
 bench: build ## throughput, latency, CPU and memory, in one process and split
 	go run ./services/e2e/bench --binary $(BINARY)
 
-test-jvm: build ## Kafka's own command-line tools against the binary; needs a JVM and Maven
-	go test -count=1 -tags jvm -timeout 30m -v ./services/e2e/jvm
+test-jvm: build ## Kafka's own tools, Java clients, Streams and server against the binary; needs a JDK and Maven
+	CHANCERY_BINARY=$(CURDIR)/$(BINARY) go test -count=1 -tags jvm -timeout 30m -v ./services/e2e/jvm
 
 FUZZTIME ?= 10s
 fuzz: ## each fuzz target for a short time

@@ -3,55 +3,49 @@
 package jvm
 
 import (
-	"bytes"
-	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
-
-// toolTime is how long one call of a tool may take, the start of its JVM included.
-const toolTime = 90 * time.Second
 
 // tools runs main classes of Apache Kafka.
 type tools struct {
+	t         *testing.T
 	classPath string
 	logging   string
+	// runner is the JVM in which the tools run.
+	runner *program
 }
 
 // installTools fetches the jars, once for all runs of the tests on this machine.
 func installTools(t *testing.T) *tools {
 	t.Helper()
-	for _, need := range []string{"java", "mvn"} {
+	for _, need := range []string{"java", "javac", "mvn"} {
 		if _, err := exec.LookPath(need); err != nil {
 			t.Fatalf("these tests need %s on the PATH: %v", need, err)
 		}
 	}
-	cache, err := os.UserCacheDir()
+	pom, err := os.ReadFile("pom.xml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(cache, "chancery", "jvm-tests-4.4.0")
-	complete := filepath.Join(dir, ".complete")
-	if _, err := os.Stat(complete); errors.Is(err, os.ErrNotExist) {
-		out, err := exec.Command("mvn", "-q", "-B", "-f", "pom.xml", "dependency:copy-dependencies", "-DoutputDirectory="+dir, "-DincludeScope=runtime").CombinedOutput()
-		if err != nil {
-			t.Fatalf("fetch Kafka's tools: %v\n%s", err, out)
-		}
-		if err := os.WriteFile(complete, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := cached(t, fmt.Sprintf("jvm-tests-%.6x", sha256.Sum256(pom)), func(dir string) *exec.Cmd {
+		return exec.Command("mvn", "-q", "-B", "-f", "pom.xml", "dependency:copy-dependencies", "-DoutputDirectory="+dir, "-DincludeScope=runtime")
+	})
 	logging, err := filepath.Abs("log4j2.properties")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &tools{classPath: filepath.Join(dir, "*"), logging: logging}
+	return &tools{t: t, classPath: filepath.Join(dir, "*"), logging: logging}
 }
 
 // result is what a tool said.
@@ -62,27 +56,44 @@ type result struct {
 	exit   int
 }
 
+// options are the arguments of a JVM that runs a main class. They make for quick starts.
+func (k *tools) options(class string, args ...string) []string {
+	return append([]string{"-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UseContainerSupport",
+		"-Djava.awt.headless=true", "-Dlog4j2.configurationFile=" + k.logging, "-cp", k.classPath, class}, args...)
+}
+
 // run calls a main class with arguments and standard input.
 func (k *tools) run(t *testing.T, stdin, class string, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), toolTime)
-	defer cancel()
-	all := append([]string{"-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true",
-		"-Dlog4j2.configurationFile=" + k.logging, "-cp", k.classPath, class}, args...)
-	cmd := exec.CommandContext(ctx, "java", all...)
-	cmd.Stdin = strings.NewReader(stdin)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	r := result{t: t, call: class + " " + strings.Join(args, " "), output: out.String()}
-	var failed *exec.ExitError
-	switch {
-	case errors.As(err, &failed):
-		r.exit = failed.ExitCode()
-	case err != nil:
-		t.Fatalf("%s: %v", r.call, err)
+	call := class + " " + strings.Join(args, " ")
+	if k.runner == nil {
+		k.runner = k.start(k.t, "ToolRunner")
 	}
-	return r
+	words := []string{base64.StdEncoding.EncodeToString([]byte(stdin))}
+	for _, word := range append([]string{class}, args...) {
+		words = append(words, base64.StdEncoding.EncodeToString([]byte(word)))
+	}
+	results := len(k.runner.output())
+	if _, err := io.WriteString(k.runner.stdin, strings.Join(words, " ")+"\n"); err != nil {
+		t.Fatalf("%s: %v", call, err)
+	}
+	var said []string
+	await(t, call, func() bool {
+		said = k.runner.output()[results:]
+		select {
+		case <-k.runner.ended:
+			t.Fatalf("%s has ended the JVM of the tools", call)
+		default:
+		}
+		return len(said) > 0
+	})
+	code, output, _ := strings.Cut(said[0], " ")
+	exit, err := strconv.Atoi(code)
+	text, err2 := base64.StdEncoding.DecodeString(output)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatalf("%s: %v in %q", call, err, said[0])
+	}
+	return result{t: t, call: call, output: string(text), exit: exit}
 }
 
 // ok fails the test unless the tool exited with 0.
