@@ -12,6 +12,7 @@ import (
 	"chancery/coordinatord/internal/txn"
 	"chancery/services/kafka/internaltopic"
 	"chancery/services/statemachine"
+	"chancery/services/statemachine/shards"
 )
 
 // metrics shows the shards' counters when they are asked for.
@@ -91,16 +92,17 @@ func (m *metrics) close() { _ = m.registration.Unregister() }
 func (m *metrics) observe(ctx context.Context, to metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	observeShards(ctx, m, to, internaltopic.ConsumerOffsets, m.server.groups.all(), group.Command(&group.Count{}), m.counts)
-	observeShards(ctx, m, to, internaltopic.TransactionState, m.server.transactions.all(), txn.Command(&txn.Count{}), m.transactions)
+	observeShards(ctx, m, to, internaltopic.ConsumerOffsets, m.server.groups.All(), group.Command(&group.Count{}), m.counts)
+	observeShards(ctx, m, to, internaltopic.TransactionState, m.server.transactions.All(), txn.Command(&txn.Count{}), m.transactions)
 	return nil
 }
 
 // observeShards shows the shards of one topic. What a machine holds is asked by a command.
-func observeShards[C, R, A, N any](ctx context.Context, m *metrics, to metric.Observer, topic string, shards map[int32]*statemachine.Shard[C, R, A], count C, counts []observed[N]) {
+func observeShards[C, R, A, N any](ctx context.Context, m *metrics, to metric.Observer, topic string, owned map[int32]*shards.Owned[C, R, A], count C, counts []observed[N]) {
 	of := attribute.String("topic", topic)
 	serving := int64(0)
-	for number, sh := range shards {
+	for number, o := range owned {
+		sh := o.Shard
 		at := metric.WithAttributes(of, attribute.String("shard", strconv.Itoa(int(number))))
 		for _, o := range append(m.totals[:len(m.totals):len(m.totals)], m.lasts...) {
 			to.ObserveInt64(o.instrument, o.read(sh.Stats()), at)
@@ -117,5 +119,5 @@ func observeShards[C, R, A, N any](ctx context.Context, m *metrics, to metric.Ob
 		}
 	}
 	to.ObserveInt64(m.shards, serving, metric.WithAttributes(of, attribute.String("state", "serving")))
-	to.ObserveInt64(m.shards, int64(len(shards))-serving, metric.WithAttributes(of, attribute.String("state", "loading")))
+	to.ObserveInt64(m.shards, int64(len(owned))-serving, metric.WithAttributes(of, attribute.String("state", "loading")))
 }

@@ -24,6 +24,7 @@ import (
 	"chancery/coordinatord/internal/group"
 	"chancery/coordinatord/internal/handler"
 	"chancery/coordinatord/internal/marker"
+	"chancery/coordinatord/internal/txn"
 	commonv1 "chancery/proto/common/v1"
 	controllerv1 "chancery/proto/controller/v1"
 	coordinatorv1 "chancery/proto/coordinator/v1"
@@ -36,6 +37,7 @@ import (
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
 	"chancery/services/statemachine"
+	"chancery/services/statemachine/shards"
 )
 
 var _ lifecycle.Service = (*Server)(nil)
@@ -43,11 +45,6 @@ var _ lifecycle.Service = (*Server)(nil)
 const (
 	// handOverTimeout bounds how long Stop waits for the controller to give the shards to others.
 	handOverTimeout = 5 * time.Second
-	// stopShardTimeout bounds how long a shard that another instance owns may take to bring appends to their end: they are
-	// about to be refused.
-	stopShardTimeout = 2 * time.Second
-	// restartDelay is how long a shard that has ended by itself, though it is ours, stays away.
-	restartDelay = time.Second
 	// countTimeout bounds the questions to the shards for metrics.
 	countTimeout = time.Second
 )
@@ -83,7 +80,7 @@ type Server struct {
 	questions *transactionclient.Client
 }
 
-type groupShards = shardSet[group.Command, *group.Record, group.Reply]
+type groupShards = shards.Set[group.Command, *group.Record, group.Reply]
 
 // New makes an instance. Register makes it reachable, Start makes it a member.
 func New(config Config, deps Deps) (*Server, error) {
@@ -100,7 +97,9 @@ func New(config Config, deps Deps) (*Server, error) {
 		slots:    make(chan struct{}, max(1, set.loadConcurrency)),
 	}
 	s.image.Store(deps.Metadata.Image())
-	s.groups = newShardSet(config.NodeID, metadata.GroupShard, internaltopic.ConsumerOffsets, s.image.Load, s.newGroupShard)
+	s.groups = shards.New(shards.Config[group.Command, *group.Record, group.Reply]{
+		NodeID: config.NodeID, Kind: metadata.GroupShard, Topic: internaltopic.ConsumerOffsets, Image: s.image.Load, Build: s.newGroupShard,
+	})
 	s.questions = transactionclient.New(transactionclient.Config{
 		Image:           images{deps.Metadata}.Image,
 		Coordinators:    deps.Coordinators,
@@ -117,7 +116,9 @@ func New(config Config, deps Deps) (*Server, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.markers = s.newMarkerSender()
 	s.producerIDs = controllerclient.NewProducerIDs(deps.Controller.Handle, set.node.Duration("request.timeout.ms"))
-	s.transactions = newShardSet(config.NodeID, metadata.TransactionShard, internaltopic.TransactionState, s.image.Load, s.newTransactionShard)
+	s.transactions = shards.New(shards.Config[txn.Command, *txn.Record, txn.Reply]{
+		NodeID: config.NodeID, Kind: metadata.TransactionShard, Topic: internaltopic.TransactionState, Image: s.image.Load, Build: s.newTransactionShard,
+	})
 	s.transactionHandler = handler.NewTransactions(handler.TransactionConfig{
 		MaxTimeout: set.maxTransactionTimeout, ProducerID: s.producerIDs.Next,
 	}, s, images{deps.Metadata})
@@ -202,14 +203,14 @@ func (s *Server) Stop(ctx context.Context) error {
 	leaveCtx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	err := s.member.Leave(leaveCtx)
 	if err == nil {
-		s.groups.awaitEmpty(leaveCtx)
-		s.transactions.awaitEmpty(leaveCtx)
+		s.groups.AwaitEmpty(leaveCtx)
+		s.transactions.AwaitEmpty(leaveCtx)
 	}
 	cancel()
 	s.end()
-	s.transactions.drain(ctx)
+	s.transactions.Drain(ctx)
 	s.markers.Close()
-	s.groups.drain(ctx)
+	s.groups.Drain(ctx)
 	s.questions.Close()
 	s.background.Wait()
 	s.metrics.close()
@@ -231,8 +232,8 @@ func (s *Server) Ready() error { return s.member.Ready() }
 // publish follows which shards are ours, and which topics are gone.
 func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *metadata.Image) {
 	s.image.Store(image)
-	s.groups.follow(ctx, delta, image)
-	s.transactions.follow(ctx, delta, image)
+	s.groups.Follow(ctx, delta, image)
+	s.transactions.Follow(ctx, delta, image)
 	s.forgetTopics(delta)
 	s.tellImage(delta, image)
 }
@@ -250,7 +251,7 @@ func (s *Server) tellImage(delta *metadata.Delta, image *metadata.Image) {
 	if !changed {
 		return
 	}
-	s.groups.tell(&group.NewImage{Image: image, NewTopics: created})
+	s.groups.Tell(&group.NewImage{Image: image, NewTopics: created})
 }
 
 // forgetTopics makes the shards delete the offsets of topics that are gone. Shards that load look for themselves.
@@ -269,14 +270,14 @@ func (s *Server) forgetTopics(delta *metadata.Delta) {
 	if len(gone) == 0 {
 		return
 	}
-	s.groups.tell(&group.TopicsGone{Gone: func(name string, id uuid.UUID) bool { return gone[topic{name, id}] }})
+	s.groups.Tell(&group.TopicsGone{Gone: func(name string, id uuid.UUID) bool { return gone[topic{name, id}] }})
 }
 
 // newGroupShard makes a shard of groups with its log.
-func (s *Server) newGroupShard(spec shardSpec) *shard {
-	name := fmt.Sprintf("%s-%d", internaltopic.ConsumerOffsets, spec.number)
+func (s *Server) newGroupShard(spec shards.Spec) *shard {
+	name := fmt.Sprintf("%s-%d", internaltopic.ConsumerOffsets, spec.Number)
 	config := s.settings.groups
-	config.MaxBatchBytes = maxBatchBytes(spec.image, internaltopic.ConsumerOffsets)
+	config.MaxBatchBytes = maxBatchBytes(spec.Image, internaltopic.ConsumerOffsets)
 	config.Logger = s.deps.Logger.With(slog.String("shard", name))
 	var made *shard
 	config.Background = func(work func() group.Command) {
@@ -307,13 +308,13 @@ func (s *Server) newGroupShard(spec shardSpec) *shard {
 }
 
 // logOf is the log of a shard.
-func (s *Server) logOf(topic string, spec shardSpec, fetchBytes int32) *statemachine.Partition {
+func (s *Server) logOf(topic string, spec shards.Spec, fetchBytes int32) *statemachine.Partition {
 	return statemachine.NewPartition(statemachine.PartitionConfig{
 		Topic:       topic,
-		TopicID:     spec.topicID,
-		Partition:   spec.number,
-		WriterEpoch: spec.epoch,
-		AssignedAt:  spec.image.Offset(),
+		TopicID:     spec.TopicID,
+		Partition:   spec.Number,
+		WriterEpoch: spec.Epoch,
+		AssignedAt:  spec.Image.Offset(),
 		Images:      images{s.deps.Metadata},
 		Nodes:       s.deps.Nodes,
 		Codecs:      s.codecs,

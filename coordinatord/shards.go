@@ -37,23 +37,19 @@ func (s *Server) Do(ctx context.Context, number int32, metadataOffset int64, com
 	if err := s.catchUp(ctx, metadataOffset); err != nil {
 		return nil, err
 	}
-	return s.groups.do(ctx, number, command)
+	return s.groups.Do(ctx, number, command)
 }
 
 // DoEach is Do for commands that follow one another.
 func (s *Server) DoEach(ctx context.Context, number int32, metadataOffset int64, commands []group.Command) ([]group.Reply, []error) {
-	err := s.catchUp(ctx, metadataOffset)
-	if err == nil {
-		if sh := s.groups.find(number); sh != nil {
-			return sh.DoEach(ctx, commands)
+	if err := s.catchUp(ctx, metadataOffset); err != nil {
+		errs := make([]error, len(commands))
+		for i := range errs {
+			errs[i] = err
 		}
-		err = notHere(number)
+		return make([]group.Reply, len(commands)), errs
 	}
-	errs := make([]error, len(commands))
-	for i := range errs {
-		errs[i] = err
-	}
-	return make([]group.Reply, len(commands)), errs
+	return s.groups.DoEach(ctx, number, commands)
 }
 
 func (s *Server) catchUp(ctx context.Context, metadataOffset int64) error {
@@ -68,7 +64,7 @@ func (s *Server) DoAll(ctx context.Context, metadataOffset int64, command group.
 	if err := s.catchUp(ctx, metadataOffset); err != nil {
 		return nil, err
 	}
-	return s.groups.doAll(ctx, command)
+	return s.groups.DoAll(ctx, command)
 }
 
 // DoTransaction is Do for a shard of transactions.
@@ -76,7 +72,7 @@ func (s *Server) DoTransaction(ctx context.Context, number int32, metadataOffset
 	if err := s.catchUp(ctx, metadataOffset); err != nil {
 		return nil, err
 	}
-	return s.transactions.do(ctx, number, command)
+	return s.transactions.Do(ctx, number, command)
 }
 
 // DoAllTransactions is DoAll for the shards of transactions.
@@ -84,5 +80,5 @@ func (s *Server) DoAllTransactions(ctx context.Context, metadataOffset int64, co
 	if err := s.catchUp(ctx, metadataOffset); err != nil {
 		return nil, err
 	}
-	return s.transactions.doAll(ctx, command)
+	return s.transactions.DoAll(ctx, command)
 }

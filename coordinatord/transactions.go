@@ -13,6 +13,7 @@ import (
 	"chancery/services/kafka/internaltopic"
 	"chancery/services/metadata"
 	"chancery/services/statemachine"
+	"chancery/services/statemachine/shards"
 )
 
 // transactionVersion is the feature that says how transactions are written.
@@ -23,18 +24,18 @@ const tellPause = 20 * time.Millisecond
 
 type (
 	transactionShard  = statemachine.Shard[txn.Command, *txn.Record, txn.Reply]
-	transactionShards = shardSet[txn.Command, *txn.Record, txn.Reply]
+	transactionShards = shards.Set[txn.Command, *txn.Record, txn.Reply]
 )
 
 // newTransactionShard makes a shard of transactions with its log.
-func (s *Server) newTransactionShard(spec shardSpec) *transactionShard {
-	name := fmt.Sprintf("%s-%d", internaltopic.TransactionState, spec.number)
+func (s *Server) newTransactionShard(spec shards.Spec) *transactionShard {
+	name := fmt.Sprintf("%s-%d", internaltopic.TransactionState, spec.Number)
 	logger := s.deps.Logger.With(slog.String("shard", name))
-	host := &transactionHost{server: s, epoch: spec.epoch}
+	host := &transactionHost{server: s, epoch: spec.Epoch}
 	config := s.settings.transactions
 	config.Host, config.Logger = host, logger
 	config.Version = func() int16 { return s.image.Load().FeatureLevel(transactionVersion) }
-	config.MaxBatchBytes = maxBatchBytes(spec.image, internaltopic.TransactionState)
+	config.MaxBatchBytes = maxBatchBytes(spec.Image, internaltopic.TransactionState)
 	host.shard = statemachine.NewShard(statemachine.Config[txn.Command, *txn.Record, txn.Reply]{
 		Name: name,
 		New: func() statemachine.Machine[txn.Command, *txn.Record, txn.Reply] {

@@ -35,14 +35,7 @@ func (s *Server) Check(ctx context.Context, o CheckOptions) (*tieringclient.Chec
 		return nil, errors.New("this instance has no store that can be listed")
 	}
 	began := time.Now()
-	c := &check{server: s, inventory: inventory, options: o, began: began, shards: map[int32]*ownedShard{}, found: map[string]objectstore.Object{}}
-	s.mu.Lock()
-	for number, owned := range s.owned {
-		if owned.shard.Serving() {
-			c.shards[number] = owned
-		}
-	}
-	s.mu.Unlock()
+	c := &check{server: s, inventory: inventory, options: o, began: began, shards: s.serving(), found: map[string]objectstore.Object{}}
 	c.report.Shards = len(c.shards)
 	err := inventory.ListObjects(ctx, objectstore.Scope{Partition: objectstore.AllPartitions}, c.visit)
 	if err != nil {
@@ -64,7 +57,7 @@ type check struct {
 	inventory objectstore.Inventory
 	options   CheckOptions
 	began     time.Time
-	shards    map[int32]*ownedShard
+	shards    map[int32]ownedShard
 	// found are the objects of segments of these shards, by key.
 	found  map[string]objectstore.Object
 	report tieringclient.CheckReport
@@ -83,7 +76,7 @@ func (c *check) visit(o objectstore.Object) error {
 		return nil
 	}
 	number, ok := shardOf(c.server.image.Load(), remotelog.Partition{TopicID: o.Segment.TopicID, Partition: o.Segment.Partition})
-	if ok && c.shards[number] != nil {
+	if _, here := c.shards[number]; ok && here {
 		c.found[o.Key] = o
 		c.report.Objects++
 	}
@@ -112,7 +105,7 @@ func (c *check) compare(ctx context.Context) {
 }
 
 // segment looks for the object of a segment.
-func (c *check) segment(ctx context.Context, owned *ownedShard, e *remotestate.Entry) {
+func (c *check) segment(ctx context.Context, owned ownedShard, e *remotestate.Entry) {
 	m := keeper.SegmentMetadata(e)
 	key, err := c.inventory.ObjectKey(m)
 	if err != nil {
@@ -145,7 +138,7 @@ func (c *check) segment(ctx context.Context, owned *ownedShard, e *remotestate.E
 }
 
 // forget ends the life of a segment whose object is not there.
-func (c *check) forget(ctx context.Context, owned *ownedShard, e *remotestate.Entry) error {
+func (c *check) forget(ctx context.Context, owned ownedShard, e *remotestate.Entry) error {
 	for _, state := range []remotelog.SegmentState{remotelog.DeleteStarted, remotelog.DeleteFinished} {
 		err := owned.Write(ctx, &remotelog.SegmentUpdate{
 			Topic: e.Topic, Partition: e.Partition, ID: e.ID, BrokerID: c.server.config.NodeID, EventTimestampMs: time.Now().UnixMilli(), State: state,

@@ -100,16 +100,11 @@ func (m *metrics) observe(_ context.Context, to metric.Observer) error {
 		to.ObserveInt64(t.instrument, t.value.Load())
 	}
 	to.ObserveInt64(m.queue, s.reads.waiting.Load())
+	serving := int64(len(s.serving()))
+	to.ObserveInt64(m.shards, serving, metric.WithAttributes(attribute.String("state", "serving")))
+	to.ObserveInt64(m.shards, max(0, int64(len(s.shards.All()))-serving), metric.WithAttributes(attribute.String("state", "loading")))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	serving := int64(0)
-	for _, o := range s.owned {
-		if o.shard.Serving() {
-			serving++
-		}
-	}
-	to.ObserveInt64(m.shards, serving, metric.WithAttributes(attribute.String("state", "serving")))
-	to.ObserveInt64(m.shards, int64(len(s.owned))-serving, metric.WithAttributes(attribute.String("state", "loading")))
 	to.ObserveInt64(m.idle, int64(100*(s.settings.passes-s.running)/s.settings.passes))
 	for p, t := range s.tasks {
 		if t.running && t.lag == (keeper.Lag{}) {

@@ -107,7 +107,7 @@ func epochAt(epochs []objectstore.EpochStart, offset int64) int32 {
 type service struct{ s *Server }
 
 // history finds the remote part of a partition, and asks the leader anew where what is known does not fit.
-func (s *Server) history(ctx context.Context, o *ownedShard, p remotelog.Partition, leaderEpoch int32, fits func(*history) bool) (*history, error) {
+func (s *Server) history(ctx context.Context, o ownedShard, p remotelog.Partition, leaderEpoch int32, fits func(*history) bool) (*history, error) {
 	view, err := o.View(ctx, p)
 	if err != nil {
 		return nil, err
@@ -129,34 +129,34 @@ func (s *Server) history(ctx context.Context, o *ownedShard, p remotelog.Partiti
 }
 
 // begin finds the shard of a request and takes a place for it.
-func (s *Server) begin(ctx context.Context, topicID []byte, partition int32, metadataOffset int64) (*ownedShard, remotelog.Partition, error) {
+func (s *Server) begin(ctx context.Context, topicID []byte, partition int32, metadataOffset int64) (ownedShard, remotelog.Partition, error) {
 	id, ok := uuid.FromBytes(topicID)
 	if !ok {
-		return nil, remotelog.Partition{}, errcode.InvalidRequest.Errorf("a topic id has 16 bytes")
+		return ownedShard{}, remotelog.Partition{}, errcode.InvalidRequest.Errorf("a topic id has 16 bytes")
 	}
 	if !s.settings.enabled {
-		return nil, remotelog.Partition{}, errcode.NotCoordinator.Errorf("remote.log.storage.system.enable is not set here")
+		return ownedShard{}, remotelog.Partition{}, errcode.NotCoordinator.Errorf("remote.log.storage.system.enable is not set here")
 	}
 	if s.deps.Metadata.Image().Offset() < metadataOffset {
 		if err := s.deps.Metadata.Await(ctx, metadataOffset); err != nil {
-			return nil, remotelog.Partition{}, err
+			return ownedShard{}, remotelog.Partition{}, err
 		}
 	}
 	p := remotelog.Partition{TopicID: id, Partition: partition}
 	o, err := s.find(p)
 	if err != nil {
-		return nil, p, err
+		return ownedShard{}, p, err
 	}
 	if s.reads.waiting.Add(1) > int64(s.settings.pending) {
 		s.reads.waiting.Add(-1)
-		return nil, p, errcode.ThrottlingQuotaExceeded.Errorf("remote.log.reader.max.pending.tasks reads wait already")
+		return ownedShard{}, p, errcode.ThrottlingQuotaExceeded.Errorf("remote.log.reader.max.pending.tasks reads wait already")
 	}
 	defer s.reads.waiting.Add(-1)
 	select {
 	case s.reads.places <- struct{}{}:
 		return o, p, nil
 	case <-ctx.Done():
-		return nil, p, ctx.Err()
+		return ownedShard{}, p, ctx.Err()
 	}
 }
 
@@ -179,7 +179,7 @@ func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*storage
 	return resp, err
 }
 
-func (s *Server) read(ctx context.Context, o *ownedShard, p remotelog.Partition, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
+func (s *Server) read(ctx context.Context, o ownedShard, p remotelog.Partition, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
 	h, err := s.history(ctx, o, p, -1, func(h *history) bool { return h.holds(req.GetFetchOffset(), req.GetEpoch()) })
 	if err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func (s *Server) read(ctx context.Context, o *ownedShard, p remotelog.Partition,
 }
 
 // readFailed tells a segment that has expired meanwhile from one that should be there.
-func (s *Server) readFailed(ctx context.Context, o *ownedShard, p remotelog.Partition, offset int64, err error) error {
+func (s *Server) readFailed(ctx context.Context, o ownedShard, p remotelog.Partition, offset int64, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 	"chancery/services/kafka/hash"
 	"chancery/services/kafka/internaltopic"
 	"chancery/services/kafka/remotelog"
-	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/statemachine"
+	"chancery/services/statemachine/shards"
 	"chancery/tiering/internal/remotestate"
 )
 
@@ -29,16 +29,23 @@ const (
 	answerTimeout = 30 * time.Second
 )
 
-// ownedShard is a shard that the metadata gives to this instance.
+// shardSet is the shards that the metadata gives to this instance.
+type shardSet = shards.Set[remotestate.Command, remotelog.Record, remotestate.Reply]
+
+// ownedShard is one of them; passes over its partitions run in its context.
 type ownedShard struct {
-	number int32
-	epoch  int32
-	shard  *shard
-	// release is closed when the shard is not wanted any more.
-	release chan struct{}
-	// ctx ends with it; passes over the shard's partitions run in it.
-	ctx    context.Context
-	cancel context.CancelFunc
+	*shards.Owned[remotestate.Command, remotelog.Record, remotestate.Reply]
+}
+
+// serving are the shards that have been loaded, by number.
+func (s *Server) serving() map[int32]ownedShard {
+	serving := map[int32]ownedShard{}
+	for number, o := range s.shards.All() {
+		if o.Shard.Serving() {
+			serving[number] = ownedShard{o}
+		}
+	}
+	return serving
 }
 
 // images is the metadata as shards see it.
@@ -54,150 +61,15 @@ func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *meta
 			s.settings.setLimits(image)
 		}
 	}
+	s.shards.Follow(ctx, delta, image)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.draining {
-		return
-	}
-	if s.assignmentChanged(delta, image) {
-		s.assign(ctx, image)
-	}
 	s.noteChanges(delta)
 }
 
-func (s *Server) assignmentChanged(delta *metadata.Delta, image *metadata.Image) bool {
-	topic := image.TopicByName(internaltopic.RemoteLogMetadata)
-	if topic == nil && !s.topicID.IsZero() || topic != nil && topic.ID != s.topicID {
-		return true
-	}
-	for id := range delta.Shards() {
-		if id.Kind == metadata.RemoteLogShard {
-			return true
-		}
-	}
-	return false
-}
-
-// assign starts the shards that are ours and ends the others. The topic itself may have been made anew.
-func (s *Server) assign(ctx context.Context, image *metadata.Image) {
-	wanted := map[int32]int32{} // epoch by shard
-	topic := image.TopicByName(internaltopic.RemoteLogMetadata)
-	remade := topic == nil || topic.ID != s.topicID
-	s.topicID = uuid.Zero
-	if topic != nil {
-		s.topicID = topic.ID
-		for id, a := range image.Shards() {
-			if id.Kind == metadata.RemoteLogShard && a.Owner == s.config.NodeID && int(id.Shard) < len(topic.Partitions) {
-				wanted[id.Shard] = a.Epoch
-			}
-		}
-	}
-	for number, o := range s.owned {
-		epoch, ok := wanted[number]
-		if ok && epoch == o.epoch && !remade {
-			delete(wanted, number)
-			continue
-		}
-		delete(s.owned, number)
-		delete(wanted, number)
-		var next *ownedShard
-		if ok {
-			next = s.own(ctx, number, epoch, image)
-		}
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopShardTimeout)
-		s.releaseLocked(stopCtx, o, func() {
-			cancel()
-			if next != nil {
-				s.run(next)
-			}
-		})
-	}
-	for number, epoch := range wanted {
-		s.run(s.own(ctx, number, epoch, image))
-	}
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// own makes a shard that is ours. It answers that it loads until it is run.
-func (s *Server) own(ctx context.Context, number, epoch int32, image *metadata.Image) *ownedShard {
-	o := &ownedShard{number: number, epoch: epoch, shard: s.newShard(number, epoch, image), release: make(chan struct{})}
-	o.ctx, o.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	s.owned[number] = o
-	return o
-}
-
-// run starts a shard and watches over it.
-func (s *Server) run(o *ownedShard) {
-	o.shard.Start()
-	s.ending.Go(func() { s.watch(o) })
-}
-
-// watch starts a shard again that has ended though it is ours: it was refused because another instance owns it, which
-// this instance is about to learn, or its log could not be read.
-func (s *Server) watch(o *ownedShard) {
-	select {
-	case <-o.release:
-		return
-	case <-o.shard.Done():
-	}
-	select {
-	case <-o.release:
-		return
-	case <-time.After(restartDelay):
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.owned[o.number] == o {
-		o.cancel()
-		s.run(s.own(o.ctx, o.number, o.epoch, s.image.Load()))
-	}
-}
-
-// releaseLocked ends a shard without making the caller wait, and then goes on with after.
-func (s *Server) releaseLocked(ctx context.Context, o *ownedShard, after func()) {
-	close(o.release)
-	o.cancel()
-	s.ending.Go(func() {
-		o.shard.Stop(ctx)
-		if after != nil {
-			after()
-		}
-	})
-}
-
-// awaitHandOver waits until the metadata gives this instance no shard any more.
-func (s *Server) awaitHandOver(ctx context.Context) {
-	for {
-		s.mu.Lock()
-		n, changed := len(s.owned), s.changed
-		s.mu.Unlock()
-		if n == 0 {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// drain ends the shards that are still here.
-func (s *Server) drain(ctx context.Context) {
-	s.mu.Lock()
-	s.draining = true
-	for number, o := range s.owned {
-		s.releaseLocked(ctx, o, nil)
-		delete(s.owned, number)
-	}
-	s.mu.Unlock()
-	s.ending.Wait()
-}
-
-// newShard makes a shard with its log. The caller holds the lock.
-func (s *Server) newShard(number, epoch int32, image *metadata.Image) *shard {
-	name := fmt.Sprintf("%s-%d", internaltopic.RemoteLogMetadata, number)
+// newShard makes a shard with its log.
+func (s *Server) newShard(spec shards.Spec) *shard {
+	name := fmt.Sprintf("%s-%d", internaltopic.RemoteLogMetadata, spec.Number)
 	return statemachine.NewShard(statemachine.Config[remotestate.Command, remotelog.Record, remotestate.Reply]{
 		Name: name,
 		New: func() statemachine.Machine[remotestate.Command, remotelog.Record, remotestate.Reply] {
@@ -206,10 +78,10 @@ func (s *Server) newShard(number, epoch int32, image *metadata.Image) *shard {
 		Codec: remotestate.Codec{},
 		Log: statemachine.NewPartition(statemachine.PartitionConfig{
 			Topic:       internaltopic.RemoteLogMetadata,
-			TopicID:     s.topicID,
-			Partition:   number,
-			WriterEpoch: epoch,
-			AssignedAt:  image.Offset(),
+			TopicID:     spec.TopicID,
+			Partition:   spec.Number,
+			WriterEpoch: spec.Epoch,
+			AssignedAt:  spec.Image.Offset(),
 			Images:      images{s.deps.Metadata},
 			Nodes:       s.deps.Nodes,
 			Codecs:      s.codecs,
@@ -236,19 +108,17 @@ func shardOf(image *metadata.Image, p remotelog.Partition) (int32, bool) {
 }
 
 // find gives the owned shard of a partition.
-func (s *Server) find(p remotelog.Partition) (*ownedShard, error) {
+func (s *Server) find(p remotelog.Partition) (ownedShard, error) {
 	number, ok := shardOf(s.image.Load(), p)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o := s.owned[number]; ok && o != nil {
-		return o, nil
+	if o := s.shards.Find(number); ok && o != nil {
+		return ownedShard{o}, nil
 	}
-	return nil, errcode.NotCoordinator.Wrap(fmt.Errorf("shard %d of remote log metadata is not here", number))
+	return ownedShard{}, errcode.NotCoordinator.Wrap(fmt.Errorf("shard %d of remote log metadata is not here", number))
 }
 
 // View is part of keeper.Metadata.
-func (o *ownedShard) View(ctx context.Context, p remotelog.Partition) (*remotestate.View, error) {
-	reply, err := o.shard.Do(ctx, remotestate.Get{Partition: p})
+func (o ownedShard) View(ctx context.Context, p remotelog.Partition) (*remotestate.View, error) {
+	reply, err := o.Shard.Do(ctx, remotestate.Get{Partition: p})
 	if err != nil {
 		return nil, err
 	}
@@ -257,14 +127,14 @@ func (o *ownedShard) View(ctx context.Context, p remotelog.Partition) (*remotest
 }
 
 // Write is part of keeper.Metadata.
-func (o *ownedShard) Write(ctx context.Context, r remotelog.Record) error {
-	_, err := o.shard.Do(ctx, remotestate.Write{Record: r})
+func (o ownedShard) Write(ctx context.Context, r remotelog.Record) error {
+	_, err := o.Shard.Do(ctx, remotestate.Write{Record: r})
 	return err
 }
 
 // list gives all partitions of the shard.
-func (o *ownedShard) list(ctx context.Context) ([]*remotestate.View, error) {
-	reply, err := o.shard.Do(ctx, remotestate.List{})
+func (o ownedShard) list(ctx context.Context) ([]*remotestate.View, error) {
+	reply, err := o.Shard.Do(ctx, remotestate.List{})
 	if err != nil {
 		return nil, err
 	}

@@ -99,22 +99,14 @@ func (s *Server) schedule(ctx context.Context) {
 type job struct {
 	partition remotelog.Partition
 	topic     string
-	shard     *ownedShard
+	shard     ownedShard
 	task      *task
 }
 
 // startDue finds the partitions of the owned shards and starts as many passes as there are places.
 func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
-	s.mu.Lock()
-	owned := make([]*ownedShard, 0, len(s.owned))
-	for _, o := range s.owned {
-		if o.shard.Serving() {
-			owned = append(owned, o)
-		}
-	}
-	s.mu.Unlock()
 	image := s.image.Load()
-	jobs := s.jobs(ctx, image, owned)
+	jobs := s.jobs(ctx, image, s.serving())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetTasks(jobs)
@@ -131,7 +123,7 @@ func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
 	now := time.Now()
 	for _, j := range jobs {
 		t := j.task
-		if t.running || t.due.After(now) || s.running >= s.settings.passes || s.owned[j.shard.number] != j.shard {
+		if t.running || t.due.After(now) || s.running >= s.settings.passes || s.shards.Find(j.shard.Number) != j.shard.Owned {
 			continue
 		}
 		t.running = true
@@ -141,16 +133,12 @@ func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
 }
 
 // jobs are all partitions that the owned shards look after: those of tiered topics, and those that have something remote.
-func (s *Server) jobs(ctx context.Context, image *metadata.Image, owned []*ownedShard) []job {
-	byNumber := make(map[int32]*ownedShard, len(owned))
-	for _, o := range owned {
-		byNumber[o.number] = o
-	}
+func (s *Server) jobs(ctx context.Context, image *metadata.Image, owned map[int32]ownedShard) []job {
 	var jobs []job
 	seen := map[remotelog.Partition]bool{}
 	add := func(p remotelog.Partition, topic string) {
 		number, ok := shardOf(image, p)
-		if o := byNumber[number]; ok && o != nil && !seen[p] {
+		if o, here := owned[number]; ok && here && !seen[p] {
 			seen[p] = true
 			jobs = append(jobs, job{partition: p, topic: topic, shard: o})
 		}
@@ -208,7 +196,7 @@ func (s *Server) topicConfig(image *metadata.Image, name string) *configdef.Topi
 // runPass makes one pass and says when the next is due.
 func (s *Server) runPass(j job, image *metadata.Image) {
 	lag := j.task.lag
-	err := s.pass(j.shard.ctx, j, image, &lag)
+	err := s.pass(j.shard.Context(), j, image, &lag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running--
@@ -218,7 +206,7 @@ func (s *Server) runPass(j job, image *metadata.Image) {
 	case err == nil:
 		t.failures = 0
 		t.due = time.Now().Add(s.settings.interval - time.Duration(rand.Int64N(int64(s.settings.interval/10)+1)))
-	case j.shard.ctx.Err() != nil:
+	case j.shard.Context().Err() != nil:
 		t.due = time.Time{}
 	default:
 		t.failures++
@@ -240,7 +228,7 @@ func (s *Server) pass(ctx context.Context, j job, image *metadata.Image, lag *ke
 	config := s.topicConfig(image, j.topic)
 	p := &keeper.Pass{
 		Env: s.env, Metadata: j.shard, Partition: j.partition, Topic: j.topic, Config: config,
-		Shard: j.shard.number, ShardEpoch: j.shard.epoch, MetadataOffset: image.Offset(),
+		Shard: j.shard.Number, ShardEpoch: j.shard.Epoch, MetadataOffset: image.Offset(),
 	}
 	view, err := j.shard.View(ctx, j.partition)
 	if err != nil {
@@ -276,7 +264,7 @@ func (s *Server) leaderOf(image *metadata.Image, p remotelog.Partition) (storage
 	return node, nil
 }
 
-var _ keeper.Metadata = (*ownedShard)(nil)
+var _ keeper.Metadata = ownedShard{}
 
 // lookup asks a leader for its log.
 func (s *Server) lookup(ctx context.Context, p remotelog.Partition) (remotestate.Log, int32, error) {

@@ -39,6 +39,7 @@ import (
 
 	controllerv1 "chancery/proto/controller/v1"
 	"chancery/services/clients/controllerclient"
+	"chancery/services/kafka/internaltopic"
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/kafka/remotelog"
 	"chancery/services/kafka/uuid"
@@ -46,8 +47,10 @@ import (
 	"chancery/services/metadata"
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/coldread"
+	"chancery/services/statemachine/shards"
 	"chancery/services/storagerpc"
 	"chancery/tiering/internal/keeper"
+	"chancery/tiering/internal/remotestate"
 )
 
 // Server is one instance. It is a lifecycle.Service.
@@ -68,15 +71,12 @@ type Server struct {
 	// image is the newest image that has been published here; it may be ahead of Deps.Metadata.Image.
 	image atomic.Pointer[metadata.Image]
 
-	mu      sync.Mutex
-	topicID uuid.UUID
-	owned   map[int32]*ownedShard
-	changed chan struct{}
-	tasks   map[remotelog.Partition]*task
+	shards *shardSet
+
+	mu    sync.Mutex
+	tasks map[remotelog.Partition]*task
 	// running counts the passes under way.
-	running  int
-	draining bool
-	ending   sync.WaitGroup
+	running int
 
 	// kick wakes the loop that starts passes.
 	kick   chan struct{}
@@ -89,10 +89,6 @@ var _ lifecycle.Service = (*Server)(nil)
 const (
 	// handOverTimeout bounds how long Stop waits for the controller to give the shards to others.
 	handOverTimeout = 5 * time.Second
-	// stopShardTimeout bounds how long a shard that another instance owns may take to end.
-	stopShardTimeout = 2 * time.Second
-	// restartDelay is how long a shard that has ended by itself, though it is ours, stays away.
-	restartDelay = time.Second
 	// loadSlots is how many shards load at a time.
 	loadSlots = 8
 )
@@ -104,9 +100,12 @@ func New(config Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		config: config, settings: newSettings(config), deps: deps, codecs: recordbatch.NewCodecs(), slots: make(chan struct{}, loadSlots),
-		owned: map[int32]*ownedShard{}, changed: make(chan struct{}), tasks: map[remotelog.Partition]*task{}, kick: make(chan struct{}, 1),
+		tasks: map[remotelog.Partition]*task{}, kick: make(chan struct{}, 1),
 	}
 	s.image.Store(deps.Metadata.Image())
+	s.shards = shards.New(shards.Config[remotestate.Command, remotelog.Record, remotestate.Reply]{
+		NodeID: config.NodeID, Kind: metadata.RemoteLogShard, Topic: internaltopic.RemoteLogMetadata, Image: s.image.Load, Build: s.newShard,
+	})
 	if s.settings.enabled {
 		if _, err := s.settings.store(config, config.ClusterID); err != nil {
 			return nil, err
@@ -181,10 +180,10 @@ func (s *Server) closeStore() error {
 func (s *Server) Stop(ctx context.Context) error {
 	leaveCtx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	if s.member.Leave(leaveCtx) == nil {
-		s.awaitHandOver(leaveCtx)
+		s.shards.AwaitEmpty(leaveCtx)
 	}
 	cancel()
-	s.drain(ctx)
+	s.shards.Drain(ctx)
 	s.cancel()
 	s.loops.Wait()
 	err := s.member.Stop(ctx)
