@@ -169,6 +169,42 @@ func TestValidateStamps(t *testing.T) {
 	})
 }
 
+// TestValidateRecompressesAnySize: a batch that is compressed anew has the records that were sent, however large their fields
+// are beside the buffers on the way.
+func TestValidateRecompressesAnySize(t *testing.T) {
+	c := NewCodecs()
+	var records []rec
+	for size := 0; size < 2300; size += 29 {
+		field := bytes.Repeat([]byte{byte('a' + size%26)}, size)
+		records = append(records, rec{timestamp: 5, key: []byte("k"), value: field}, rec{timestamp: 6, key: field, value: []byte("v")},
+			rec{timestamp: 7, headers: []RecordHeader{{Key: "h", Value: field}}})
+	}
+	r := rules()
+	r.Recompress = true
+	for _, from := range []Compression{None, Gzip} {
+		o := NewOptions()
+		o.Codec, o.Level = from, 1
+		in := build(t, c, o, records)
+		for _, to := range allCodecs {
+			r.Codec, r.Level = to, 1
+			var got Batch
+			if err := c.Validate(one(in), r, &got); err != nil {
+				t.Fatal(from, to, err)
+			}
+			rs := c.Records(got.Bytes(), 1<<20)
+			for i, want := range records {
+				if !rs.Next() {
+					t.Fatal(from, to, i, rs.Err())
+				}
+				if x := rs.Record(); !same(x.Key, want.key) || !same(x.Value, want.value) || len(x.Headers()) != len(want.headers) ||
+					len(want.headers) > 0 && !same(x.Headers()[0].Value, want.headers[0].Value) {
+					t.Fatalf("%s to %s: record %d with fields of %d, %d bytes has become another one", from, to, i, len(want.key), len(want.value))
+				}
+			}
+		}
+	}
+}
+
 // TestValidateWrongDeltas: inside compressed batches wrong offset deltas are put right, elsewhere they are left.
 func TestValidateWrongDeltas(t *testing.T) {
 	c := NewCodecs()

@@ -124,13 +124,14 @@ type gather struct {
 }
 
 func (g *gather) write(p []byte) error {
-	if g.n+len(p) > len(g.buf) {
+	large := len(p) > len(g.buf)/2
+	if large || g.n+len(p) > len(g.buf) {
 		if err := g.flush(); err != nil {
 			return err
 		}
 	}
-	if len(p) > len(g.buf)/2 {
-		return g.out.write(p)
+	if large {
+		return g.out.write(p) // what was gathered before has just gone out
 	}
 	g.n += copy(g.buf[g.n:], p)
 	return nil
