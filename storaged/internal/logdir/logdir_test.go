@@ -125,12 +125,20 @@ func TestPlacement(t *testing.T) {
 	if p, err := s.Place(Replica{"t", 7}, uuid.Random(), uuid.UnassignedDir, []uuid.UUID{s.All()[0].ID()}); err != nil || p.Dir.Path() != b {
 		t.Fatalf("a cordoned directory was used: %v", err)
 	}
+	all := []uuid.UUID{s.All()[0].ID(), s.All()[1].ID()}
+	if p, err := s.Place(Replica{"t", 10}, uuid.Random(), uuid.UnassignedDir, all); err != nil || p.Dir.Path() != a {
+		t.Fatalf("a replica that came just before all directories were cordoned: %v", err)
+	}
 	s.All()[0].Fail(errors.New("broken"))
 	if _, err := s.Place(Replica{"t", 8}, uuid.Random(), s.All()[0].ID(), nil); !errors.Is(err, ErrOffline) {
 		t.Fatalf("a replica of a broken directory was made anew: %v", err)
 	}
 	if p, err := s.Place(Replica{"t", 9}, uuid.Random(), uuid.UnassignedDir, nil); err != nil || p.Dir.Path() != b {
 		t.Fatalf("the working directory was not used: %v", err)
+	}
+	s.All()[1].Fail(errors.New("broken"))
+	if _, err := s.Place(Replica{"t", 11}, uuid.Random(), uuid.UnassignedDir, all); !errors.Is(err, ErrOffline) {
+		t.Fatalf("a replica was made in a broken directory: %v", err)
 	}
 }
 

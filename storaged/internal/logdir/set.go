@@ -199,7 +199,8 @@ type Placement struct {
 var ErrOffline = errors.New("the replica's log directory is offline")
 
 // Place finds the directory of a replica: where it is on disk, else the one it is assigned to, else the one with the
-// fewest replicas that is not cordoned.
+// fewest replicas that is not cordoned. When all that work are cordoned it is the first of them: the controller placed the replica
+// here before it had heard of that, and a replica out of reach would be worse.
 //
 // A replica that is assigned to a directory which does not work is not made again elsewhere: it would come back empty.
 func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) (Placement, error) {
@@ -249,8 +250,12 @@ func (s *Set) Place(r Replica, topic, assigned uuid.UUID, cordoned []uuid.UUID) 
 			best = d
 		}
 	}
-	if best == nil {
-		return Placement{}, fmt.Errorf("%w: no directory takes new replicas", ErrOffline)
+	switch {
+	case best != nil:
+	case len(online) > 0:
+		best = online[0]
+	default:
+		return Placement{}, fmt.Errorf("%w: no directory works", ErrOffline)
 	}
 	best.replicas.Add(1)
 	return Placement{Dir: best, New: true}, nil
