@@ -366,6 +366,27 @@ func TestEpochEnds(t *testing.T) {
 	}
 }
 
+// TestTimestampsBeforeTheStart: a late record that was deleted, in the segment in which the log begins now, does not hide the
+// records of later segments.
+func TestTimestampsBeforeTheStart(t *testing.T) {
+	f := newFixture(t, t.TempDir(), nil)
+	f.append(1, spec{timestamp: 9000}, spec{timestamp: 1000})
+	if err := f.Roll(); err != nil {
+		t.Fatal(err)
+	}
+	f.append(1, spec{timestamp: 2000})
+	f.SetHighWatermark(3)
+	if err := f.SetLogStartOffset(1); err != nil {
+		t.Fatal(err)
+	}
+	for ts, want := range map[int64]int64{500: 1, 1001: 2, 2000: 2, 2001: -1} {
+		got, ok, err := f.OffsetForTimestamp(ts)
+		if err != nil || ok != (want >= 0) || ok && got.Offset != want {
+			t.Errorf("for %d: %+v %v %v, want offset %d", ts, got, ok, err, want)
+		}
+	}
+}
+
 func TestTimestamps(t *testing.T) {
 	f := newFixture(t, t.TempDir(), func(o *Options) { o.Config.SegmentBytes, o.Config.IndexIntervalBytes = 3000, 200 })
 	if _, ok, err := f.OffsetOfMaxTimestamp(); ok || err != nil {
@@ -387,7 +408,6 @@ func TestTimestamps(t *testing.T) {
 	check := func() {
 		t.Helper()
 		for ts := int64(900); ts < 9600; ts += 49 {
-			// Kafka looks into the first segment that reaches the time only, which always has the record.
 			i := slices.IndexFunc(flat, func(x TimestampOffset) bool { return x.Timestamp >= ts && x.Offset >= f.LogStartOffset() })
 			got, ok, err := f.OffsetForTimestamp(ts)
 			if err != nil || ok != (i >= 0) || ok && got != flat[i] {

@@ -42,7 +42,10 @@ func (l *Log) OffsetForTimestamp(timestamp int64) (TimestampOffset, bool, error)
 			if err != nil {
 				return t, false, v.readError(err)
 			}
-			return t, found, nil
+			if found {
+				return t, true, nil
+			}
+			// What made the segment's largest timestamp lies before the log's start; records that count may come later.
 		}
 		return TimestampOffset{}, false, nil
 	})
