@@ -1,9 +1,9 @@
 // Package storagerpc is the data path between processes: storage.Node over gRPC, both ends, and the reads that tiering instances
 // answer.
 //
-// It owns the wire form of proto/storage/v1 for appends and fetches, and of proto/tiering/v1 for reads, written by hand so that record batches are never
-// copied, and the streams they travel on. It must never look inside record batches, nor repeat an append: whether one
-// may be sent again is for the sender to know, from OutcomeUnknown.
+// It owns the wire form of proto/storage/v1 for appends and fetches, and of proto/tiering/v1 for reads, written by hand so
+// that record batches are never copied, and the streams they travel on. It must never look inside record batches, nor repeat
+// an append: whether one may be sent again is for the sender to know, from OutcomeUnknown.
 //
 // # Connections
 //

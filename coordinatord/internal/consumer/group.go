@@ -106,7 +106,8 @@ func count(m map[string]int, key string, by int) {
 	}
 }
 
-// PreferredAssignor is the one that most members name, fallback when none does. Of equally liked ones the last by name wins, which is uniform.
+// PreferredAssignor is the one that most members name, fallback when none does. Of equally liked ones the last by name wins,
+// which is uniform.
 func (c Counts) PreferredAssignor(fallback string) string {
 	best := fallback
 	most := 0

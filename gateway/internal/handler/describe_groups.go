@@ -10,7 +10,8 @@ import (
 )
 
 // DescribeGroups (15), versions 0 to 6, ConsumerGroupDescribe (69), 0 to 1, and DeleteGroups (42), 0 to 3: each group is
-// described or deleted by its own coordinator. The answers are in the order of the request; a group that is named twice is asked about once.
+// described or deleted by its own coordinator. The answers are in the order of the request; a group that is named twice is
+// asked about once.
 
 func (h *Handlers) describeGroups(ctx context.Context, r *Request, req *kmsg.DescribeGroupsRequest) (kmsg.Response, error) {
 	names := unique(req.Groups)

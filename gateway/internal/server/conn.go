@@ -44,8 +44,8 @@ type exchange struct {
 	begun, ended time.Time
 	// answered says that a started request has its answer, of which there is one.
 	answered atomic.Bool
-	// done belongs to the connection's mutex; message and err are its own once it is done. A nil message without an error means that there is no answer; an
-	// error closes the connection when the answers before it have been sent.
+	// done belongs to the connection's mutex; message and err are its own once it is done. A nil message without an error
+	// means that there is no answer; an error closes the connection when the answers before it have been sent.
 	done    bool
 	message *wire.Message
 	err     error

@@ -282,8 +282,8 @@ func useGroupAndTier(t *testing.T, bootstrap string) {
 	}
 }
 
-// complaints are what the dump tool says about files that are not as they should be. It exits with 0 nevertheless. Gaps between offsets are no
-// fault: compaction makes them, and the tool takes a segment's begin for one.
+// complaints are what the dump tool says about files that are not as they should be. It exits with 0 nevertheless. Gaps
+// between offsets are no fault: compaction makes them, and the tool takes a segment's begin for one.
 var complaints = []string{`(?i)mismatch`, `(?i)corrupt`, `(?i)exception`, `(?i)out of order`, `(?i)found \d+ invalid`, `(?i)not found`, `Found timestamp`,
 	`isvalid: false`, `Error at`, `(?i)skipping`, `(?i)ignoring`, `(?i)unknown`, `(?i)failed`}
 

@@ -103,7 +103,8 @@ func AppendGroupValue(dst []byte, v *kmsg.GroupMetadataValue) []byte {
 	return value.AppendTo(dst)
 }
 
-// Decode reads a record; a nil value is a deletion. The result shares no memory with the bytes. It fails with ErrUnknownType for records of other kinds of groups.
+// Decode reads a record; a nil value is a deletion. The result shares no memory with the bytes. It fails with ErrUnknownType
+// for records of other kinds of groups.
 func Decode(key, value []byte) (Record, error) {
 	if len(key) < 2 {
 		return Record{}, errors.New("record key is shorter than its type")

@@ -11,8 +11,8 @@
 // A segment is read in blocks of 1 MiB. Missing blocks that follow each other are asked for in one ranged request, whose
 // blocks are checked and handed on as they come in. A reader that begins somewhere gets one block. When it comes back for the
 // offset after the last one it got, its window of read-ahead doubles, up to ReadAheadMaxBytes and across segments, read with
-// requests of a sixteenth of it, from 1 to 8 MiB: enough at the same time that a slow one does not stop the stream. A block that is asked for twice at the same time is read once, and is read to its end even if
-// nobody waits for it any more.
+// requests of a sixteenth of it, from 1 to 8 MiB: enough at the same time that a slow one does not stop the stream. A block
+// that is asked for twice at the same time is read once, and is read to its end even if nobody waits for it any more.
 //
 // # The exported API
 //

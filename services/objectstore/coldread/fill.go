@@ -39,8 +39,8 @@ func blockBytes(s *objectstore.SegmentMetadata, index int32) int64 {
 	return min(objectstore.BlockBytes, s.SizeBytes-int64(index)*objectstore.BlockBytes)
 }
 
-// block gives a block of a segment, with a reference that the caller frees. When it has to be read, the missing blocks behind it, count in all, are asked for with
-// it.
+// block gives a block of a segment, with a reference that the caller frees. When it has to be read, the missing blocks behind
+// it, count in all, are asked for with it.
 func (r *Reader) block(ctx context.Context, s *objectstore.SegmentMetadata, index int32, count int32) (mem.Buffer, error) {
 	key := blockKey{s.ID, index}
 	hit := true

@@ -367,8 +367,8 @@ func (w *walk) header(ctx context.Context) (recordbatch.Header, error) {
 	return h, nil
 }
 
-// at gives bytes of the segment, in one part for each block, which the caller frees. A walk that is not patient gets nil for what is not there
-// once it has a batch.
+// at gives bytes of the segment, in one part for each block, which the caller frees. A walk that is not patient gets nil for
+// what is not there once it has a batch.
 func (w *walk) at(ctx context.Context, position int64, n int) (mem.BufferSlice, error) {
 	s := w.segment()
 	var parts mem.BufferSlice

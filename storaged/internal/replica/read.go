@@ -147,8 +147,8 @@ func (r *Replica) readError(err error) errcode.Code {
 	return code
 }
 
-// isDiskError says whether an error is the file system's, and not the process's, which has no file left to open. A file that is not there may just have been deleted by retention; it
-// is the disk's fault when its directory is gone as well.
+// isDiskError says whether an error is the file system's, and not the process's, which has no file left to open. A file that
+// is not there may just have been deleted by retention; it is the disk's fault when its directory is gone as well.
 func isDiskError(err error, dir string) bool {
 	var path *fs.PathError
 	var errno syscall.Errno
