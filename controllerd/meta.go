@@ -12,6 +12,9 @@ import (
 	"chancery/services/kafka/uuid"
 )
 
+// lockFile is what keeps other processes out of a directory, Apache Kafka's too.
+const lockFile = ".lock"
+
 // metaFile is the file that says whom a directory belongs to, as Kafka writes it.
 const metaFile = "meta.properties"
 

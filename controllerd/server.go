@@ -24,6 +24,7 @@ import (
 	"chancery/services/kafka/uuid"
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
+	"chancery/services/vfs"
 
 	"chancery/controllerd/internal/control"
 	"chancery/controllerd/internal/controller"
@@ -57,6 +58,8 @@ type Server struct {
 	service *server.Server
 	log     metalog.Log
 	feed    *feed.Feed
+	// lock keeps other processes out of the directory of the metadata log while this one runs.
+	lock *os.File
 	// listener is for clients of Kafka's protocol, and client what it asks the active controller with; nil without one.
 	listener *listener.Listener
 	client   *controllerclient.Client
@@ -139,10 +142,13 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.config.ClusterID != "" && meta.clusterID != "" && s.config.ClusterID != meta.clusterID {
 		return fmt.Errorf("%s belongs to the cluster %s, but cluster.id is %s", s.config.Dir, meta.clusterID, s.config.ClusterID)
 	}
+	if s.lock, err = vfs.Lock(filepath.Join(s.config.Dir, lockFile)); err != nil {
+		return fmt.Errorf("metadata.log.dir: %w", err)
+	}
 	joins := s.mustJoin()
 	if !joins {
 		if s.log, err = s.openLog(meta, nil); err != nil { //nolint:contextcheck // The log outlives the start.
-			return err
+			return errors.Join(err, s.lock.Close())
 		}
 	}
 	endpoints, err := s.listen(ctx)
@@ -170,11 +176,13 @@ func (s *Server) serve(ctx context.Context, meta metaProperties, endpoints []met
 	s.running.Go(func() { s.watch(ctx) })
 }
 
+// closeLog closes the log, if there is one by now, and lets others have its directory.
 func (s *Server) closeLog(ctx context.Context) error {
-	if s.log == nil {
-		return nil
+	var err error
+	if s.log != nil {
+		err = s.log.Close(ctx)
 	}
-	return s.log.Close(ctx)
+	return errors.Join(err, s.lock.Close())
 }
 
 // mustJoin says whether this controller is to join a quorum and has never done so.

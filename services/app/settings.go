@@ -48,6 +48,9 @@ func CompleteAll(s *config.Settings, f AllFlags) error {
 	if _, _, err := net.SplitHostPort(f.KafkaListen); err != nil {
 		return fmt.Errorf("--kafka-listen %s: want host:port, such as 127.0.0.1:9092", f.KafkaListen)
 	}
+	if f.Dir == "" {
+		return errors.New("--data is empty: want a folder for everything that is kept")
+	}
 	flag := func(key, value, name string, given bool) {
 		if given && s.Where(key) != "--set" {
 			s.Set(key, value, name)

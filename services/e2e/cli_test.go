@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -41,12 +42,25 @@ func TestReadyAndEnd(t *testing.T) {
 		}
 	}
 	createTopics(t.Context(), t, admin(t, []string{address}), 1, 1, nil, "topic")
+	refuseSecond(t, dir)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	rest, _ := lines.ReadString(0)
 	if err := cmd.Wait(); err != nil || rest != "" {
 		t.Errorf("ended with %v after printing %q\n%s", err, rest, stderr.String())
+	}
+}
+
+// refuseSecond starts a second process with the data of one that runs: it says so at once and ends.
+func refuseSecond(t *testing.T, dir string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	second := exec.CommandContext(ctx, testkit.Binary(t), "all", "--data", dir, "--kafka-listen", testkit.FreeAddress(t))
+	out, err := second.CombinedOutput()
+	if want := filepath.Join(dir, "metadata", ".lock") + " is locked: another process uses the directory"; err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("a second process with the same data: %v, no %q in:\n%s", err, want, out)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -58,5 +59,28 @@ func TestWriteFileAtomically(t *testing.T) {
 		if got, err := (OS{}).ReadFile(name); err != nil || string(got) != "new" {
 			t.Errorf("after a failed %s: %q %v", op, got, err)
 		}
+	}
+}
+
+// TestLock takes a lock from another process, which is this test again.
+func TestLock(t *testing.T) {
+	const variable = "CHANCERY_TEST_LOCK"
+	if name := os.Getenv(variable); name != "" {
+		_, err := Lock(name)
+		if _, ok := errors.AsType[*LockedError](err); !ok {
+			t.Fatalf("%v instead of a LockedError", err)
+		}
+		return
+	}
+	name := filepath.Join(t.TempDir(), ".lock")
+	lock, err := Lock(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	other := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLock$")
+	other.Env = append(os.Environ(), variable+"="+name)
+	if out, err := other.CombinedOutput(); err != nil {
+		t.Errorf("another process: %v\n%s", err, out)
 	}
 }

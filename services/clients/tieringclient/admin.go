@@ -66,6 +66,9 @@ func AskAdmin(ctx context.Context, method, address, path string, q url.Values, i
 		return fmt.Errorf("%w: is this the admin port (admin.listeners) of a tiering instance?", err)
 	}
 	defer func() { _ = resp.Body.Close() }() // only read from
+	if resp.StatusCode == http.StatusNotFound {
+		return fmt.Errorf("%s is not the admin port of a tiering instance with remote.log.storage.system.enable=true", address)
+	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096)) // what can be read of the reason is shown
 		return fmt.Errorf("%s: %s: %s", address, resp.Status, strings.TrimSpace(string(text)))

@@ -64,6 +64,7 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "chancery",
 		Short:         "A broker for Apache Kafka's protocol, split into services",
+		Version:       versionText(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,
@@ -74,6 +75,7 @@ func rootCommand() *cobra.Command {
 			return errors.New("no command given")
 		},
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SuggestionsMinimumDistance = 2
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(allCommand())
@@ -96,13 +98,18 @@ func noArgs(c *cobra.Command, args []string) error {
 	return errors.New(text)
 }
 
+// versionText is the product's version, and what it was built with and for.
+func versionText() string {
+	return fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "chancery %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "chancery %s\n", versionText())
 			return orFailure(err)
 		},
 	}

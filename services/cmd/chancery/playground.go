@@ -29,6 +29,9 @@ func playgroundCommand() *cobra.Command {
 			"coordinator-1, tiering-1 and so on, and can be killed, stopped, paused and started again by name.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if shape.LogDirs < 1 {
+				return fmt.Errorf("--log-dirs %d: must be at least 1", shape.LogDirs)
+			}
 			if err := shape.Validate(); err != nil {
 				return err
 			}

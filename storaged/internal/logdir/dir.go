@@ -83,18 +83,14 @@ type identityError struct{ error }
 
 func (e *identityError) Unwrap() error { return e.error }
 
-// takeLock keeps other processes out, Apache Kafka's too: both use POSIX record locks on the same file.
+// takeLock keeps other processes out, Apache Kafka's too.
 func (d *Dir) takeLock() error {
-	f, err := os.OpenFile(d.file(lockFile), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	whole := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &whole); err != nil {
-		return &identityError{errors.Join(fmt.Errorf("%s is locked: another process uses the directory", f.Name()), err, f.Close())}
+	f, err := vfs.Lock(d.file(lockFile))
+	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
+		return &identityError{locked}
 	}
 	d.lock = f
-	return nil
+	return err
 }
 
 func (d *Dir) unlock() {
