@@ -37,6 +37,7 @@ func TestGroupMigration(t *testing.T) {
 		member := k.start(t, "Clients", "consume", bootstrap, "readers", protocol, "events")
 		all = append(all, member)
 		member.awaitLine(t, `^record `)
+		t.Logf("a %s member has joined", protocol)
 		return member
 	}
 	writer := writeNumbers(t, p.Bootstrap, "events")
