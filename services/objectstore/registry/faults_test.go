@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"chancery/services/objectstore/coldread"
 	"chancery/services/objectstore/contract"
 	"chancery/services/objectstore/registry"
+	"chancery/services/objectstore/segmentobject"
 	"chancery/services/objectstore/segmentstore"
 	"chancery/services/testkit/s3"
 )
@@ -334,5 +336,69 @@ func TestCrashAtEachStep(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A bucket that is not there is no object that is not there: what is read is not taken for expired, nor what is deleted for
+// gone.
+func TestBucketAway(t *testing.T) {
+	server := s3.Start(t, false)
+	for _, client := range []string{"s3", "minio"} {
+		t.Run(client, func(t *testing.T) {
+			bucket := "away-" + client
+			settings := map[string]string{
+				"bucket": bucket, "endpoint": server.Endpoint, "region": s3.Region, "access.key": s3.AccessKey, "secret.key": s3.SecretKey,
+			}
+			m := open(t, client, settings)
+			s, d, log := contract.Segment(uuid.Random(), 0, 10_000)
+			s.Custom = (&segmentobject.Custom{TailBytes: 500}).Encode()
+			if _, err := m.CopyLogSegmentData(t.Context(), s, d); !errors.Is(err, objectstore.ErrRejected) {
+				t.Errorf("copy: %v", err)
+			}
+			if _, err := m.FetchLogSegment(t.Context(), s, 0, 10); !errors.Is(err, objectstore.ErrRejected) {
+				t.Errorf("read: %v", err)
+			}
+			if _, err := m.FetchIndexes(t.Context(), s); !errors.Is(err, objectstore.ErrRejected) {
+				t.Errorf("indexes: %v", err)
+			}
+			if errs := m.DeleteLogSegmentData(t.Context(), []*objectstore.SegmentMetadata{s}); len(errs) != 1 || !errors.Is(errs[0], objectstore.ErrRejected) {
+				t.Errorf("delete: %v", errs)
+			}
+			server.CreateBucket(t, bucket)
+			contract.Copy(t, m, s, d)
+			if got := contract.Read(t, m, s, 0, s.SizeBytes); !bytes.Equal(got, log) {
+				t.Error("the bytes differ")
+			}
+		})
+	}
+}
+
+// Credentials that have expired are read anew from their file, without a restart.
+func TestRenewedCredentials(t *testing.T) {
+	server := s3.Start(t, false)
+	server.CreateBucket(t, "renewed")
+	for _, client := range []string{"s3", "minio"} {
+		t.Run(client, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "credentials")
+			keys := func(access, secret string) {
+				text := "[default]\naws_access_key_id = " + access + "\naws_secret_access_key = " + secret + "\n"
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			keys("an-old-key", "an-old-secret")
+			m := open(t, client, map[string]string{
+				"bucket": "renewed", "endpoint": server.Endpoint, "region": s3.Region, "credentials.file": file,
+			})
+			s, d, log := contract.Segment(uuid.Random(), 0, 10_000)
+			if _, err := m.CopyLogSegmentData(t.Context(), s, d); !errors.Is(err, objectstore.ErrCredentials) {
+				t.Errorf("with old credentials: %v", err)
+			}
+			keys(s3.AccessKey, s3.SecretKey)
+			contract.Copy(t, m, s, d)
+			if got := contract.Read(t, m, s, 0, s.SizeBytes); !bytes.Equal(got, log) {
+				t.Error("the bytes differ")
+			}
+		})
 	}
 }

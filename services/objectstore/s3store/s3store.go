@@ -79,8 +79,12 @@ func Open(ctx context.Context, settings s3wire.Settings) (*Store, error) {
 		return nil, errors.New("region is not set, and neither is AWS_REGION: it names the region of the bucket")
 	}
 	s := &Store{http: client, settings: settings}
-	s.credentials = aws.NewCredentialsCache(loaded.Credentials)
-	loaded.Credentials = s.credentials
+	// The configuration has a cache of its own already; one before it would hide from it what is invalidated.
+	cache, ok := loaded.Credentials.(*aws.CredentialsCache)
+	if !ok {
+		cache = aws.NewCredentialsCache(loaded.Credentials)
+	}
+	s.credentials, loaded.Credentials = cache, cache
 	s.client = s3.NewFromConfig(loaded, func(o *s3.Options) {
 		o.HTTPClient = client
 		o.UsePathStyle = settings.PathStyle

@@ -48,6 +48,7 @@ var codes = map[string]error{
 	"InvalidAccessKeyId":                     objectstore.ErrCredentials,
 	"SignatureDoesNotMatch":                  objectstore.ErrCredentials,
 	"AccessDenied":                           objectstore.ErrCredentials,
+	"XAdminUserNotFound":                     objectstore.ErrCredentials,
 	"RequestTimeTooSkewed":                   objectstore.ErrCredentials,
 	"AuthorizationHeaderMalformed":           objectstore.ErrCredentials,
 	"UnrecognizedClientException":            objectstore.ErrCredentials,
@@ -56,8 +57,12 @@ var codes = map[string]error{
 	"AccessDeniedByDefaultEncryptionContext": objectstore.ErrCredentials,
 }
 
+// noCode is what Amazon's client has as the code of an answer without one.
+const noCode = "UnknownError"
+
 // Kind is what a failed request means, from S3's error code and the HTTP status; 0 when there was no answer. Checksums
-// that the store found to be wrong are transient: the body was checked when it was read, so it was damaged on its way.
+// that the store found to be wrong are transient: the body was checked when it was read, so it was damaged on its way. Something else
+// than the object that is not there, whatever it is, is not taken for the object: it would count as expired, or as deleted.
 func Kind(status int, code string) error {
 	if kind, ok := codes[code]; ok {
 		return kind
@@ -65,7 +70,7 @@ func Kind(status int, code string) error {
 	switch {
 	case status == http.StatusTooManyRequests:
 		return objectstore.ErrThrottled
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound && (code == "" || code == noCode):
 		return objectstore.ErrNotFound
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return objectstore.ErrCredentials

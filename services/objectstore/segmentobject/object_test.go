@@ -179,3 +179,19 @@ func FuzzDecodeCustom(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseKey(f *testing.F) {
+	s := &objectstore.SegmentMetadata{Topic: "orders", BaseOffset: 5, Partition: 3, LeaderEpochs: []objectstore.EpochStart{{Epoch: 7}}}
+	f.Add(segmentobject.ByTopicID.Key("p", "c", s))
+	f.Add(segmentobject.ByTopicName.Key("p", "c", s))
+	f.Fuzz(func(t *testing.T, key string) {
+		got, ok := segmentobject.ParseKey("p", "c", key)
+		if !ok {
+			return
+		}
+		// A key that is taken for a segment's is the one that a copy of the segment would get.
+		if key != segmentobject.ByTopicID.Key("p", "c", got) && key != segmentobject.ByTopicName.Key("p", "c", got) {
+			t.Fatalf("%q is of %+v", key, got)
+		}
+	})
+}
