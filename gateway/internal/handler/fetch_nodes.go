@@ -84,6 +84,9 @@ func (f *fetching) take(node int32, res *storage.FetchResult, err error) {
 			continue
 		}
 		f.results[i] = res.Partitions[k]
+		if f.r.Version < 13 {
+			f.results[i].Error = byName(f.results[i].Error)
+		}
 		res.Partitions[k].Records = storage.Records{}
 		k++
 	}

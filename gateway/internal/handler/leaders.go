@@ -118,6 +118,7 @@ func (h *Handlers) askLeaders(ctx context.Context, calls []leaderCall, routes ma
 func settleCalls(calls []leaderCall, believeUnknown bool) {
 	for i := range calls {
 		c := &calls[i]
+		c.code = byName(c.code)
 		switch c.code {
 		case errcode.NotLeaderOrFollower, errcode.LeaderNotAvailable, errcode.ReplicaNotAvailable, errcode.BrokerNotAvailable, errcode.NetworkException:
 			c.code = errcode.NotLeaderOrFollower
@@ -128,6 +129,15 @@ func settleCalls(calls []leaderCall, believeUnknown bool) {
 			c.pending = false
 		}
 	}
+}
+
+// byName is a storage node's code for a client that has asked for a topic by its name, and so may not know UNKNOWN_TOPIC_ID: nodes
+// are always asked by id, and the topic may be gone, or another one by then.
+func byName(code errcode.Code) errcode.Code {
+	if code == errcode.UnknownTopicId {
+		return errcode.UnknownTopicOrPartition
+	}
+	return code
 }
 
 // awaitNewer waits until the image is beyond an offset, but not longer than the pause.

@@ -375,6 +375,9 @@ func (p *produce) take(node int32, res *storage.AppendResult) {
 		}
 		part.result = res.Partitions[k]
 		k++
+		if p.r.Version < 13 {
+			part.result.Error = byName(part.result.Error)
+		}
 		part.state = partDone
 		if leadershipLost(part.result.Error) && (!part.result.OutcomeUnknown || p.idempotent(part)) {
 			part.state = partPending
