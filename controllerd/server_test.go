@@ -297,12 +297,31 @@ func TestOneController(t *testing.T) {
 		t.Fatalf("%+v", topic)
 	}
 	n.beat(false)
-	quorum := kmsg.NewPtrDescribeQuorumRequest()
-	quorum.Version = 2
-	quorum.Topics = []kmsg.DescribeQuorumRequestTopic{{Topic: "__cluster_metadata", Partitions: []kmsg.DescribeQuorumRequestTopicPartition{{}}}}
-	p := request[*kmsg.DescribeQuorumResponse](c, quorum).Topics[0].Partitions[0]
-	if p.LeaderID != 1 || p.LeaderEpoch != 2 || len(p.CurrentVoters) != 1 || p.HighWatermark <= 0 {
-		t.Fatalf("%+v", p)
+	// The claim is read from the log soon after the controller decides by it.
+	c.awaitQuorum("one voter and a leader of the second epoch", func(p kmsg.DescribeQuorumResponseTopicPartition) bool {
+		return p.LeaderID == 1 && p.LeaderEpoch == 2 && len(p.CurrentVoters) == 1 && p.HighWatermark > 0
+	})
+}
+
+// awaitQuorum waits until the quorum is described like that.
+func (c *cluster) awaitQuorum(what string, condition func(kmsg.DescribeQuorumResponseTopicPartition) bool) {
+	c.t.Helper()
+	req := kmsg.NewPtrDescribeQuorumRequest()
+	req.Version = 2
+	req.Topics = []kmsg.DescribeQuorumRequestTopic{{Topic: "__cluster_metadata", Partitions: []kmsg.DescribeQuorumRequestTopicPartition{{}}}}
+	deadline := time.After(patience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		p := request[*kmsg.DescribeQuorumResponse](c, req).Topics[0].Partitions[0]
+		if condition(p) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.t.Fatalf("no %s: %+v", what, p)
+		}
 	}
 }
 
