@@ -329,6 +329,37 @@ func TestLowestSequenceFirst(t *testing.T) {
 	}
 }
 
+// TestUnknownEpochFencesNobody: a higher epoch that the coordinator knows nothing of keeps no producer out, and a lower one does not make
+// the partition forget what it waits for.
+func TestUnknownEpochFencesNobody(t *testing.T) {
+	for _, version := range []int16{11, 12} {
+		synctest.Test(t, func(t *testing.T) {
+			c, topic, f := txnCluster(t, 1)
+			f.answer = func(q *kmsg.AddPartitionsToTxnRequestTransaction, _ string, _ int32) errcode.Code {
+				if q.ProducerEpoch != 1 {
+					return errcode.ProducerFenced
+				}
+				return errcode.None
+			}
+			send := func(epoch int16, sequence int32, want errcode.Code) {
+				t.Helper()
+				if r := produce(c.node(1), txnAppend(topic, version, txnBatch(epoch, sequence, "x"))); r.Error != want {
+					t.Fatalf("version %d, epoch %d, sequence %d: %+v, want %s", version, epoch, sequence, r, want)
+				}
+			}
+			f.err = errcode.CoordinatorNotAvailable.Err()
+			send(1, 0, errcode.NotEnoughReplicas)
+			f.err = nil
+			send(0, 0, errcode.InvalidProducerEpoch)
+			send(1, 1, errcode.OutOfOrderSequenceNumber)
+			send(9, 0, errcode.InvalidProducerEpoch)
+			send(8, 0, errcode.InvalidProducerEpoch)
+			send(1, 0, errcode.None)
+			send(1, 1, errcode.None)
+		})
+	}
+}
+
 // TestMarkers: what markers do to the last stable offset and to readers, and which are refused.
 func TestMarkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -40,6 +40,9 @@ type verification struct {
 	// void says that a marker has been written since.
 	void bool
 	at   time.Time
+	// higher is what is remembered of a higher epoch, for which nobody has vouched either. It is back in this one's place when
+	// the coordinator does not vouch for this one.
+	higher *verification
 }
 
 // standsAside says whether an append of a transaction has to wait for the coordinator, or is refused at once. The batch was
@@ -81,13 +84,19 @@ func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, a
 			r.verifications = map[int64]*verification{}
 		}
 		r.verifications[id] = v
+	case h.ProducerEpoch() < v.epoch && !v.asked:
+		// Anybody can name a higher epoch: as long as the coordinator has not vouched for it, it fences nobody.
+		v = &verification{epoch: h.ProducerEpoch(), lowest: h.BaseSequence(), higher: v}
+		r.verifications[id] = v
 	case h.ProducerEpoch() < v.epoch:
 		r.refuseUnverified(a, errcode.InvalidProducerEpoch, fmt.Sprintf("Epoch of producer %d is %d, which is smaller than the last seen epoch %d",
 			id, h.ProducerEpoch(), v.epoch))
 		return
 	case h.ProducerEpoch() > v.epoch:
 		r.refuseWaiting(v, errcode.InvalidProducerEpoch)
-		v = &verification{epoch: h.ProducerEpoch(), lowest: h.BaseSequence()}
+		if v = v.higher; v == nil || v.epoch != h.ProducerEpoch() {
+			v = &verification{epoch: h.ProducerEpoch(), lowest: h.BaseSequence()}
+		}
 		r.verifications[id] = v
 	}
 	v.lowest, v.adds, v.at = min(v.lowest, h.BaseSequence()), adds, now
@@ -123,6 +132,9 @@ func (r *Replica) answered(id int64, v *verification, code errcode.Code) {
 	switch {
 	case code != errcode.None:
 		r.refuseWaiting(v, code)
+		if v.higher != nil {
+			r.verifications[id] = v.higher
+		}
 	case v.void:
 		// The next answer is about the transaction as it is now.
 		if first, ok := v.firstWaiting(); ok {
