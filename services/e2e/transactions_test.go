@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,7 +186,7 @@ func committedValues(ctx context.Context, t *testing.T, bootstrap []string, topi
 
 // TestTransactionsWhileServicesDie kills every kind of process in turn, while sessions read, process and write in transactions, and
 // writers commit and abort transactions over several partitions. In the end each input was processed once, and readers have
-// seen each committed transaction whole, and nothing of an aborted one. CHANCERY_E2E_ROUNDS=100 makes it a long one (-timeout 0).
+// seen each committed transaction whole, and nothing of an aborted or an open one. CHANCERY_E2E_ROUNDS=100 makes it a long one (-timeout 0).
 func TestTransactionsWhileServicesDie(t *testing.T) {
 	for name, opts := range transactionVersions() {
 		t.Run(name, func(t *testing.T) {
@@ -227,19 +228,26 @@ type transactions struct {
 	adm     *kadm.Client
 	stop    context.CancelFunc
 	workers errgroup.Group
+	// The reader of the ledger goes on until everything has been read.
+	stopReading context.CancelFunc
+	readers     errgroup.Group
 
 	mu sync.Mutex
 	// inputs is how many input records there are, sessions and writes how many transactions have ended well.
 	inputs, sessions, writes int
 	// outcomes are those of the writers' transactions.
 	outcomes map[string]outcome
+	// numbers counts the writers' transactions.
+	numbers atomic.Int64
+	ledger  *ledgerReader
 }
 
 type outcome int8
 
 const (
-	// unclear is for a transaction of whose end nothing is known.
-	unclear outcome = iota
+	// open is for a transaction that its writer has not ended, unclear for one of whose end nothing is known.
+	open outcome = iota
+	unclear
 	committed
 	aborted
 )
@@ -259,14 +267,22 @@ func startTransactions(t *testing.T, p *testkit.Playground, opts []kgo.Opt) *tra
 	createTopics(ctx, t, w.adm, ledgerPartition, 3, two, "ledger")
 	var work context.Context
 	work, w.stop = context.WithCancel(context.WithoutCancel(t.Context()))
+	w.ledger = newLedgerReader(w)
 	w.workers.Go(func() error { return w.feed(work) })
+	var reading context.Context
+	reading, w.stopReading = context.WithCancel(context.WithoutCancel(t.Context()))
+	w.readers.Go(func() error { return w.again(reading, func() error { return w.ledger.run(reading) }) })
 	for n := range sessionsAtWork {
 		w.workers.Go(func() error { return w.again(work, func() error { return w.session(work, n) }) })
 	}
 	for n := range writersAtWork {
 		w.workers.Go(func() error { return w.again(work, func() error { return w.write(work, n) }) })
 	}
-	t.Cleanup(func() { w.stop(); _ = w.workers.Wait() })
+	t.Cleanup(func() {
+		w.stop()
+		w.stopReading()
+		_, _ = w.workers.Wait(), w.readers.Wait()
+	})
 	w.awaitProgress("the start")
 	return w
 }
@@ -354,7 +370,7 @@ func (w *transactions) write(ctx context.Context, n int) error {
 	}
 	defer cl.Close()
 	for ctx.Err() == nil {
-		id := fmt.Sprintf("%d-%d", n, rand.Int64())
+		id := fmt.Sprintf("%d-%d", n, w.numbers.Add(1))
 		try := rand.IntN(3) > 0
 		if err := w.writeOne(context.WithoutCancel(ctx), cl, id, kgo.TransactionEndTry(try)); err != nil {
 			return err
@@ -367,7 +383,7 @@ func (w *transactions) writeOne(ctx context.Context, cl *kgo.Client, id string, 
 	if err := cl.BeginTransaction(); err != nil {
 		return err
 	}
-	w.note(id, unclear)
+	w.note(id, open)
 	var failed kgo.FirstErrPromise
 	for p := range int32(ledgerPartition) {
 		cl.Produce(ctx, &kgo.Record{Partition: p, Value: []byte(id)}, failed.Promise())
@@ -375,7 +391,9 @@ func (w *transactions) writeOne(ctx context.Context, cl *kgo.Client, id string, 
 	if err := failed.Err(); err != nil {
 		try = kgo.TryAbort
 	}
-	if !bool(try) {
+	if bool(try) {
+		w.note(id, unclear)
+	} else {
 		w.note(id, aborted)
 	}
 	if err := cl.EndTransaction(ctx, try); err != nil {
@@ -396,6 +414,14 @@ func (w *transactions) note(id string, o outcome) {
 	w.outcomes[id] = o
 }
 
+// outcome is what is known of a transaction; false when it was never begun.
+func (w *transactions) outcome(id string) (outcome, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o, known := w.outcomes[id]
+	return o, known
+}
+
 func (w *transactions) counts() (inputs, sessions, writes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -409,6 +435,11 @@ func (w *transactions) awaitProgress(after string) {
 	defer cancel()
 	begin := time.Now()
 	inputs, sessions, writes := w.counts()
+	defer func() {
+		if w.t.Failed() {
+			w.explain()
+		}
+	}()
 	await(ctx, w.t, "progress after "+after, func() (bool, error) {
 		i, s, wr := w.counts()
 		if i > inputs+5 && s > sessions+2 && wr > writes+5 {
@@ -417,6 +448,32 @@ func (w *transactions) awaitProgress(after string) {
 		return false, fmt.Errorf("inputs %d to %d, sessions %d to %d, writes %d to %d", inputs, i, sessions, s, writes, wr)
 	})
 	w.t.Logf("everything goes on %s after %s", time.Since(begin).Round(time.Millisecond), after)
+}
+
+// explain logs what is known of the transactions and the group's offsets when the work does not go on.
+func (w *transactions) explain() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 10*time.Second)
+	defer cancel()
+	listed, err := w.adm.ListTransactions(ctx, nil, nil)
+	w.t.Logf("transactions: %v", err)
+	for _, x := range listed.Sorted() {
+		described, err := w.adm.DescribeTransactions(ctx, x.TxnID)
+		w.t.Logf("%+v, %v", described[x.TxnID], err)
+	}
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.RequireStable = true
+	g := kmsg.NewOffsetFetchRequestGroup()
+	g.Group = "processors"
+	req.Groups = append(req.Groups, g)
+	cl, err := w.client()
+	if err != nil {
+		return
+	}
+	defer cl.Close()
+	resp, err := req.RequestWith(ctx, cl)
+	w.t.Logf("offsets of the group: %+v, %v", resp, err)
+	producers, err := w.adm.DescribeProducers(ctx, kadm.TopicsSet{"input": {0: {}}, "output": {0: {}, 1: {}, 2: {}, 3: {}}, "__consumer_offsets": {15: {}}})
+	w.t.Logf("producers: %+v, %v", producers, err)
 }
 
 // finish ends the work, has what is left of the input processed, and looks at what there is.
@@ -448,9 +505,14 @@ func (w *transactions) finish() {
 	}
 	for id, o := range w.outcomes {
 		switch n := inLedger[id]; {
-		case o == committed && n != ledgerPartition, o == aborted && n != 0, o == unclear && n != 0 && n != ledgerPartition:
+		case o == committed && n != ledgerPartition, (o == aborted || o == open) && n != 0, o == unclear && n != 0 && n != ledgerPartition:
 			t.Errorf("transaction %s, which is %d, is seen in %d partitions", id, o, n)
 		}
+	}
+	w.ledger.finish(ctx, t)
+	w.stopReading()
+	if err := w.readers.Wait(); err != nil {
+		t.Error(err)
 	}
 	for id := range inLedger {
 		if _, known := w.outcomes[id]; !known {

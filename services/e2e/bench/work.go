@@ -31,6 +31,7 @@ func works() []work {
 		{"fetch from the page cache", fetchLoad{topic: bulk.topic, connections: 2, partitionsPerRequest: 4}.run},
 		{"commit of one offset, one shard", commitLoad{topic: "bench-bulk", connections: 32, inFlight: 16, shards: 1}.run},
 		{"commit of one offset, all shards", commitLoad{topic: "bench-bulk", connections: 64, inFlight: 16, shards: offsetsPartitions}.run},
+		{"commit of a transaction over 10 partitions", transactionLoad{topic: "bench-transactions", partitions: 10}.run},
 		{"end to end at 10 MB/s, 1 KiB records", endToEndLoad{topic: "bench-latency", bytesPerSecond: 10 << 20, recordBytes: 1 << 10}.run},
 	}
 }
