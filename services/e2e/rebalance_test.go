@@ -72,6 +72,8 @@ type rebalancing struct {
 	partitions int
 	owned      *ownership
 	members    map[string]*kgo.Client
+	// balancers are those of classic members.
+	balancers []kgo.GroupBalancer
 	// others counts the members of other client libraries.
 	others int
 	next   int
@@ -90,7 +92,7 @@ func (r *rebalancing) join(classic bool) {
 		kgo.HeartbeatInterval(200 * time.Millisecond), kgo.SessionTimeout(10 * time.Second), kgo.MetadataMinAge(quickMetadata),
 	}
 	if classic {
-		opts = append(opts, kgo.Balancers(kgo.CooperativeStickyBalancer(), kgo.StickyBalancer(), kgo.RangeBalancer()))
+		opts = append(opts, kgo.Balancers(r.balancers...))
 	} else {
 		opts = append(opts, kgo.Balancers(kgo.StickyBalancer()), kgo.ServerSideBalancer())
 	}
@@ -215,6 +217,7 @@ func TestRebalances(t *testing.T) {
 	members := number(t, "CHANCERY_E2E_MEMBERS", 6)
 	r := &rebalancing{
 		t: t, bootstrap: []string{a.Bootstrap}, topic: "rebalances", partitions: 4 * members, owned: newOwnership(), members: map[string]*kgo.Client{},
+		balancers: []kgo.GroupBalancer{kgo.CooperativeStickyBalancer(), kgo.StickyBalancer(), kgo.RangeBalancer()},
 	}
 	adm := admin(t, r.bootstrap)
 	createTopics(t.Context(), t, adm, int32(r.partitions), 1, nil, r.topic)
@@ -246,5 +249,43 @@ func TestRebalances(t *testing.T) {
 	r.leave(r.some(len(r.members))...)
 	if loads, total, _ := r.owned.loads(); total != 0 {
 		t.Errorf("members that have left own partitions: %v", loads)
+	}
+}
+
+// TestRebalancesWhileCoordinatorsDie kills the group's coordinator in the middle of rebalances, of each protocol. All partitions get
+// their owners, and none is owned by two members at any time.
+func TestRebalancesWhileCoordinatorsDie(t *testing.T) {
+	p := testkit.StartPlayground(t, testkit.PlaygroundOptions{Properties: quickFencing})
+	adm := admin(t, p.Bootstrap)
+	members := number(t, "CHANCERY_E2E_MEMBERS", 6)
+	for _, way := range []struct {
+		name      string
+		classic   bool
+		balancers []kgo.GroupBalancer
+	}{
+		{"eager", true, []kgo.GroupBalancer{kgo.RangeBalancer()}},
+		{"cooperative", true, []kgo.GroupBalancer{kgo.CooperativeStickyBalancer()}},
+		{"consumer", false, nil},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			r := &rebalancing{
+				t: t, bootstrap: p.Bootstrap, topic: "dying-" + way.name, partitions: 4 * members, owned: newOwnership(),
+				members: map[string]*kgo.Client{}, balancers: way.balancers,
+			}
+			createTopics(t.Context(), t, adm, int32(r.partitions), 3, nil, r.topic)
+			for range members / 2 {
+				r.join(way.classic)
+			}
+			r.await("the first members")
+			for _, coordinator := range []string{"coordinator-1", "coordinator-2"} {
+				for range members / 4 {
+					r.join(way.classic)
+				}
+				p.Kill(coordinator)
+				r.await("after the kill of " + coordinator)
+				p.Restart(coordinator)
+			}
+			r.leave(r.some(len(r.members))...)
+		})
 	}
 }
