@@ -73,6 +73,11 @@ func TestProduceErrorsOfPartitions(t *testing.T) {
 	if end := c.Node(1).End(id, 0); end != 0 {
 		t.Errorf("%d records were written", end)
 	}
+	nameless := produce(9, "a", 0, transactional)
+	nameless.TransactionID = kmsg.StringPtr("")
+	if p := partOf(ask[*kmsg.ProduceResponse](k, nameless)); p.ErrorCode != 0 {
+		t.Errorf("a batch of the empty transactional id does not get to its node: %+v", p)
+	}
 	empty := produce(9, "a", 0, good)
 	empty.Topics[0].Partitions = nil
 	if got := ask[*kmsg.ProduceResponse](k, empty); len(got.Topics) != 0 {

@@ -83,8 +83,16 @@ func (h *Handler) commitInTransaction(ctx context.Context, c call, req *kmsg.Txn
 	if req.Group == "" {
 		return none, errcode.InvalidGroupId, nil
 	}
-	if req.ProducerID < 0 || req.ProducerEpoch < 0 {
+	if req.ProducerID < 0 {
 		return none, errcode.InvalidProducerIdMapping, nil
+	}
+	if req.ProducerEpoch < 0 {
+		// Nobody has such an epoch. The transaction's coordinator says whether it is the producer's id that is wrong.
+		code, err := h.vouchedFor(ctx, c, req)
+		if code == errcode.None {
+			code = errcode.InvalidProducerEpoch
+		}
+		return none, code, err
 	}
 	command.Trusted = req.Version < txnCommitAdds && !h.config.VerifyTransactions(image)
 	for range verifyAttempts {

@@ -91,6 +91,10 @@ func TestTxnOffsetCommitFailures(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	bad := txnCommitRequest(4, "g")
+	bad.ProducerEpoch = -1
+	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); errcode.Code(r.Topics[0].Partitions[0].ErrorCode) != errcode.InvalidProducerEpoch {
+		t.Errorf("%+v", r)
+	}
 	bad.ProducerID = -1
 	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); errcode.Code(r.Topics[0].Partitions[0].ErrorCode) != errcode.InvalidProducerIdMapping {
 		t.Errorf("%+v", r)

@@ -88,7 +88,9 @@ type produce struct {
 	ctx  context.Context
 	done func(*wire.Message, error)
 
+	// transactionalID is empty without one, and identified says that the request has one, which may be empty, too.
 	transactionalID string
+	identified      bool
 	transactional   bool
 	acks            int16
 	timeoutMs       int32
@@ -139,7 +141,7 @@ func (h *Handlers) startProduce(ctx context.Context, r *Request, done func(*wire
 		done(nil, wire.ErrMalformed)
 		return
 	}
-	if p.transactional && p.transactionalID == "" {
+	if p.transactional && !p.identified {
 		p.failAll(errcode.TransactionalIdAuthorizationFailed)
 	}
 	p.deadline = r.Arrived.Add(time.Duration(max(p.timeoutMs, 0)) * time.Millisecond)
@@ -150,9 +152,9 @@ func (h *Handlers) startProduce(ctx context.Context, r *Request, done func(*wire
 func (p *produce) decode(r *Request) bool {
 	flexible, ids := r.Version >= 9, r.Version >= 13
 	in := wire.NewReader(r.Body)
-	if id, ok := in.NullableString(flexible); ok {
-		p.transactionalID = string(id)
-	}
+	var id []byte
+	id, p.identified = in.NullableString(flexible)
+	p.transactionalID = string(id)
 	p.acks, p.timeoutMs = in.Int16(), in.Int32()
 	p.transactional = false
 	for range in.Count(flexible, 2) {

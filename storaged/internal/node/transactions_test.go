@@ -329,6 +329,18 @@ func TestLowestSequenceFirst(t *testing.T) {
 	}
 }
 
+// TestEmptyTransactionalID: there is no transaction that the coordinator could vouch for.
+func TestEmptyTransactionalID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, topic, f := txnCluster(t, 1)
+		req := txnAppend(topic, 12, txnBatch(0, 0, "0"))
+		req.TransactionalID = ""
+		if r := produce(c.node(1), req); r.Error != errcode.InvalidRequest || f.requests() != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // TestUnknownEpochFencesNobody: a higher epoch that the coordinator knows nothing of keeps no producer out, and a lower one does not make
 // the partition forget what it waits for.
 func TestUnknownEpochFencesNobody(t *testing.T) {

@@ -67,7 +67,7 @@ func (r *Replica) standsAside(now time.Time, a appendEvent, h recordbatch.Header
 		return false, nil
 	}
 	if a.op.req.TransactionalID == "" {
-		return false, errcode.InvalidTxnState.Errorf("Record was not part of an ongoing transaction")
+		return false, errcode.InvalidRequest.Errorf("there is no transaction with an empty transactional id")
 	}
 	r.putAside(now, a, h, adds)
 	return true, nil
