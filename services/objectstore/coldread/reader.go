@@ -168,6 +168,7 @@ func (r *Reader) Read(ctx context.Context, req ReadRequest) (*ReadResult, error)
 	if err := w.run(ctx); err != nil && w.bytes == 0 {
 		return nil, err
 	}
+	w.shrink()
 	// From here on the result has the references.
 	result := &ReadResult{Records: storage.Records{Buffers: w.out}, NextOffset: w.next, AbortedComplete: true}
 	if req.ReadCommitted && w.bytes > 0 {
@@ -219,6 +220,20 @@ func (w *walk) release() {
 		w.held.Free()
 		w.held = nil
 	}
+}
+
+// holdShare is how much more memory than its bytes a result may hold.
+const holdShare = 4
+
+// shrink copies a result that is small beside the blocks it is in, which it would keep from their next use for as long as the
+// client takes to read it.
+func (w *walk) shrink() {
+	if holdShare*w.bytes >= len(w.out)*objectstore.BlockBytes {
+		return
+	}
+	data := w.out.Materialize()
+	w.out.Free()
+	w.out = mem.BufferSlice{mem.SliceBuffer(data)}
 }
 
 // hold gives a block; it stays until the next one is asked for.

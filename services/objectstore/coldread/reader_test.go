@@ -479,6 +479,27 @@ func TestForgetInFlight(t *testing.T) {
 	}
 }
 
+// A result that is small beside the blocks it is in is a copy; a large one is parts of the blocks.
+func TestSmallResultsHoldNoBlocks(t *testing.T) {
+	f := newFake()
+	h := &history{}
+	h.write(t, f, rand.New(rand.NewPCG(1, 1)), segmentShape{batches: 40, batchBytes: sized(20_000)})
+	r := newReader(t, f, func(*coldread.Config, *coldread.Deps) {})
+	read := func(maxBytes int) []byte {
+		result, err := r.Read(t.Context(), coldread.ReadRequest{Segments: h.segments, Offset: 0, MaxBytes: maxBytes, MinOneBatch: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer result.Records.Release()
+		return result.Records.Buffers[0].ReadOnlyData()
+	}
+	for maxBytes, shared := range map[int]bool{1: false, 100_000: false, 700_000: true} {
+		if first, again := read(maxBytes), read(maxBytes); (&first[0] == &again[0]) != shared {
+			t.Errorf("up to %d bytes: shared %t, want %t", maxBytes, !shared, shared)
+		}
+	}
+}
+
 // What leaves the memory is on disk, also for the next process; files that were changed are not believed.
 func TestDiskTier(t *testing.T) {
 	dir := t.TempDir()
