@@ -151,7 +151,7 @@ func (c *Codecs) Validate(records mem.BufferSlice, r *Rules, b *Batch) error {
 		return v.tooLarge(b.Size())
 	}
 	if b.Size() > r.SegmentBytes {
-		return refuse(true, errcode.RecordListTooLarge, "Message batch size is %d bytes in append to partition %s-%d, "+
+		return refuse(false, errcode.RecordListTooLarge, "Message batch size is %d bytes in append to partition %s-%d, "+
 			"which exceeds the maximum configured segment size of %d.", b.Size(), r.Topic, r.Partition, r.SegmentBytes)
 	}
 	return nil

@@ -50,7 +50,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"a broken second batch", append(good(), bytes.Repeat([]byte{7}, 100)...), nil, errcode.CorruptMessage, false},
 		{"bad CRC", func() []byte { b := good(); b[len(b)-1] ^= 1; return b }(), nil, errcode.CorruptMessage, false},
 		{"too large", good(), func(r *Rules) { r.MaxMessageBytes = 100 }, errcode.MessageTooLarge, false},
-		{"larger than a segment", good(), func(r *Rules) { r.SegmentBytes = 100 }, errcode.RecordListTooLarge, true},
+		{"larger than a segment", good(), func(r *Rules) { r.SegmentBytes = 100 }, errcode.RecordListTooLarge, false},
 		{"base offset", edit(func(h Header) { h.SetBaseOffset(1) }), nil, errcode.InvalidRecord, true},
 		{"no records", edit(func(h Header) { h.setCount(0); h.setLastOffsetDelta(0) }), nil, errcode.InvalidRecord, true},
 		{"negative count", edit(func(h Header) { h.setCount(-1) }), nil, errcode.InvalidRecord, true},
