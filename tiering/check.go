@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -127,6 +128,14 @@ func (c *check) segment(ctx context.Context, owned ownedShard, e *remotestate.En
 	case there:
 		d.Kind, d.Bytes = "short", object.SizeBytes
 	default:
+		// The listing is of the present prefix alone. Segments that were copied under another one are where their metadata says.
+		gone, err := c.isGone(ctx, m)
+		if err != nil {
+			c.failed(fmt.Errorf("look for segment %s of %s: %w", e.ID, e.Topic, err))
+		}
+		if !gone {
+			return
+		}
 		d.Kind = "missing"
 		if c.options.ForgetMissing {
 			err := c.forget(ctx, owned, e)
@@ -135,6 +144,19 @@ func (c *check) segment(ctx context.Context, owned ownedShard, e *remotestate.En
 		}
 	}
 	c.report.Differences = append(c.report.Differences, d)
+}
+
+// isGone asks the store itself whether a segment's log is not there; an error means that nobody knows.
+func (c *check) isGone(ctx context.Context, m *objectstore.SegmentMetadata) (bool, error) {
+	body, err := c.server.store.FetchLogSegment(ctx, m, 0, 1)
+	if err == nil {
+		_, err = io.Copy(io.Discard, body)
+		err = errors.Join(err, body.Close())
+	}
+	if errors.Is(err, objectstore.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
 }
 
 // forget ends the life of a segment whose object is not there.
