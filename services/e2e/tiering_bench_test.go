@@ -85,10 +85,11 @@ func oneProcess(b *testing.B, properties map[string]string) benchCluster {
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	for cl := c.client(b); cl.Ping(ctx) != nil; {
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			b.Fatalf("it is not ready\n%s", out.String())
+		case <-time.After(50 * time.Millisecond):
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	return c
 }
