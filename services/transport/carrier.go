@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	spb "google.golang.org/genproto/googleapis/rpc/status"
@@ -25,7 +26,8 @@ const (
 
 // Carried makes the unary calls of a connection share one stream, in which calls that come at the same time share a frame: a
 // call by itself costs ten times more. Errors are those of a plain call, Unsent and Answered among them. Streams stay plain. A
-// channel within the process is given back as it is.
+// channel within the process is given back as it is, and a server of an older release, which does not know the stream, gets plain
+// calls.
 func Carried(conn Conn) Conn {
 	if _, ok := conn.(*Channel); ok {
 		return conn
@@ -41,6 +43,9 @@ type carrier struct {
 	calls  transportv1.CallsClient
 	ctx    context.Context // ends with Close; it is not a call's
 	cancel context.CancelFunc
+
+	// plain says that the server does not carry calls.
+	plain atomic.Bool
 
 	mu     sync.Mutex
 	stream *carrierStream
@@ -60,6 +65,8 @@ type carriedCall struct {
 type carriedAnswer struct {
 	reply *transportv1.Reply
 	err   error
+	// plain asks for a plain call instead: this one was not carried out.
+	plain bool
 }
 
 // carrierStream is one Carry stream. One goroutine opens it and sends, one receives.
@@ -77,7 +84,10 @@ type carrierStream struct {
 }
 
 // Invoke makes a unary call.
-func (c *carrier) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
+func (c *carrier) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if c.plain.Load() {
+		return c.Conn.Invoke(ctx, method, args, reply, opts...)
+	}
 	in, out, err := protoMessages(args, reply)
 	if err != nil {
 		return err
@@ -93,6 +103,10 @@ func (c *carrier) Invoke(ctx context.Context, method string, args, reply any, _ 
 	stream := c.enqueue(call)
 	select {
 	case answer := <-call.done:
+		if answer.plain {
+			c.plain.Store(true)
+			return c.Conn.Invoke(ctx, method, args, reply, opts...)
+		}
 		return answer.read(ctx, out)
 	case <-ctx.Done():
 	}
@@ -287,19 +301,19 @@ func (s *carrierStream) end(err error, untouched bool) {
 	if errors.Is(err, io.EOF) {
 		err = errStopping()
 	}
-	neverSent := err
+	neverSent := carriedAnswer{err: err, plain: Answered(err) && errcode.Of(err) == errcode.UnsupportedVersion}
 	if !Unsent(err) {
-		neverSent = &unsentError{err}
+		neverSent.err = &unsentError{err}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken = true
 	for _, call := range s.queue {
-		call.done <- carriedAnswer{err: neverSent}
+		call.done <- neverSent
 	}
 	for _, call := range s.pending {
-		if untouched {
-			call.done <- carriedAnswer{err: neverSent}
+		if untouched || neverSent.plain {
+			call.done <- neverSent
 		} else {
 			call.done <- carriedAnswer{err: err}
 		}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	commonv1 "chancery/proto/common/v1"
 	controllerv1 "chancery/proto/controller/v1"
@@ -182,6 +185,39 @@ func TestCarriedCallsToNobody(t *testing.T) {
 		if _, err := c.Handle(t.Context(), &commonv1.Envelope{}); !Unsent(err) || Answered(err) {
 			t.Errorf("after the close: %v", err)
 		}
+	}
+}
+
+// TestServerThatCarriesNoCalls: during an upgrade the other side may be of a release that does not know the stream.
+func TestServerThatCarriesNoCalls(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := grpc.NewServer(Options{}.withDefaults().serverOptions(l.Addr().String())...)
+	controllerv1.RegisterControllerServer(old, &fakeController{handle: func(_ context.Context, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+		if e.GetApiKey() == 1 {
+			return nil, errcode.NotController.Err()
+		}
+		return &commonv1.EnvelopeReply{Body: e.GetBody()}, nil
+	}})
+	go func() { _ = old.Serve(l) }()
+	defer old.Stop()
+	c, _ := carriedClient(t, l.Addr().String())
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 8 {
+				reply, err := c.Handle(t.Context(), &commonv1.Envelope{Body: []byte("body")})
+				if err != nil || string(reply.GetBody()) != "body" {
+					t.Errorf("got %v, %v", reply, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if _, err := c.Handle(t.Context(), &commonv1.Envelope{ApiKey: 1}); errcode.Of(err) != errcode.NotController {
+		t.Errorf("got %v", err)
 	}
 }
 
