@@ -2,18 +2,13 @@ package handler
 
 import (
 	"context"
-	"errors"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/gateway/internal/wire"
-	"chancery/services/kafka/errcode"
 	"chancery/services/metadata"
 )
-
-// errMissingAnswers is a coordinator that does not answer all requests of an envelope.
-var errMissingAnswers = errors.New("a coordinator has not answered all requests")
 
 // offsetCommits answers OffsetCommits that a client has pipelined. Those of one shard go to its owner together, which carries
 // them out in their order: so they cost little more than one.
@@ -63,17 +58,19 @@ func (h *Handlers) commitPart(ctx context.Context, rs []*Request, p *groupPart, 
 		e.More = append(e.More, rs[i].Body)
 	}
 	reply, err := h.askOwner(ctx, first, metadata.GroupShard, p.shard, e)
-	if err == nil && len(reply.GetMore()) != len(e.GetMore()) {
-		err = errcode.UnknownServerError.Wrap(errMissingAnswers)
-	}
-	if err != nil {
-		p.err = err
-		return
-	}
 	for k, i := range p.groups {
 		body := reply.GetBody()
-		if k > 0 {
+		switch {
+		case err != nil:
+		case k > 0 && k <= len(reply.GetMore()):
 			body = reply.GetMore()[k-1]
+		case k > 0:
+			// The coordinator is of an older release, which knows one request at a time only.
+			body, err = h.askShardOf(ctx, rs[i], metadata.GroupShard, p.shard, rs[i].Body)
+		}
+		if err != nil {
+			p.err = err
+			return
 		}
 		m := h.newMessage(rs[i])
 		m.B = append(m.B, body...)

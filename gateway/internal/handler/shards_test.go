@@ -809,6 +809,24 @@ func TestSeveralCommitsAreTakenApart(t *testing.T) {
 			t.Errorf("group %s: %s, want %s", name, got.Name(), code.Name())
 		}
 	}
+	// A coordinator of an older release answers the first request of an envelope only.
+	whole := c.coordinator
+	c.coordinator = func(shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+		reply, err := whole(shard, e)
+		if reply != nil {
+			reply.More = nil
+		}
+		return reply, err
+	}
+	again, err := c.handlers.API(8).Several(c.handlers, t.Context(), rs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range names {
+		if !slices.Equal(again[i].B, messages[i].B) {
+			t.Errorf("group %s: an older coordinator's answer is %x, want %x", names[i], again[i].B, messages[i].B)
+		}
+	}
 	rs[2].Body = rs[2].Body[:1]
 	if messages, err := c.handlers.API(8).Several(c.handlers, t.Context(), rs); err == nil || len(messages) != 2 {
 		t.Errorf("with a malformed third one: %d answers, %v", len(messages), err)
