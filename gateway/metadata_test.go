@@ -383,3 +383,47 @@ func TestAlterConfigs(t *testing.T) {
 		t.Errorf("the controller saw %q", seen)
 	}
 }
+
+// TestCordonedDirectories: a node is asked whether it has the log directories that it is told to cordon, as far as it answers.
+func TestCordonedDirectories(t *testing.T) {
+	c := fake.NewCluster(1, 2)
+	k := dial(t, serve(t, c, nil))
+	c.Controller = func(_ context.Context, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error) {
+		q, resp := kmsg.NewPtrIncrementalAlterConfigsRequest(), kmsg.NewPtrIncrementalAlterConfigsResponse()
+		q.Version, resp.Version = int16(e.GetApiVersion()), int16(e.GetApiVersion())
+		if err := q.ReadFrom(e.GetBody()); err != nil {
+			return nil, err
+		}
+		for _, x := range q.Resources {
+			resp.Resources = append(resp.Resources, kmsg.IncrementalAlterConfigsResponseResource{ResourceType: x.ResourceType, ResourceName: x.ResourceName})
+		}
+		return &commonv1.EnvelopeReply{Body: resp.AppendTo(nil)}, nil
+	}
+	c.Node(1).HandleFunc = func(_ context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error) {
+		resp := kmsg.NewPtrDescribeLogDirsResponse()
+		resp.Version = int16(req.GetEnvelope().GetApiVersion())
+		resp.Dirs = []kmsg.DescribeLogDirsResponseDir{{Dir: "/data/1"}, {Dir: "/data/2"}}
+		return &storagev1.HandleResponse{Reply: &commonv1.EnvelopeReply{Body: resp.AppendTo(nil)}}, nil
+	}
+	for _, x := range []struct {
+		node, value string
+		op          kmsg.IncrementalAlterConfigOp
+		want        errcode.Code
+	}{
+		{"1", "/data/1, /data/2/", kmsg.IncrementalAlterConfigOpSet, errcode.None},
+		{"1", "*", kmsg.IncrementalAlterConfigOpSet, errcode.None},
+		{"1", "", kmsg.IncrementalAlterConfigOpSet, errcode.None},
+		{"1", "/data/1,/data/3", kmsg.IncrementalAlterConfigOpSet, errcode.InvalidRequest},
+		{"1", "/dta/1", kmsg.IncrementalAlterConfigOpAppend, errcode.InvalidRequest},
+		{"1", "/data/3", kmsg.IncrementalAlterConfigOpSubtract, errcode.None},
+		{"2", "/data/3", kmsg.IncrementalAlterConfigOpSet, errcode.None}, // does not answer
+	} {
+		req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+		req.Version = 1
+		req.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeBroker, ResourceName: x.node,
+			Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: "cordoned.log.dirs", Op: x.op, Value: &x.value}}}}
+		if got := ask[*kmsg.IncrementalAlterConfigsResponse](k, req).Resources[0]; got.ErrorCode != int16(x.want) {
+			t.Errorf("%+v: %+v", x, got)
+		}
+	}
+}

@@ -2,12 +2,15 @@ package handler
 
 import (
 	"context"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	storagev1 "chancery/proto/storage/v1"
+	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/errcode"
 	"chancery/services/metadata"
 )
@@ -32,6 +35,17 @@ type altered struct {
 	name string
 	// keys are the names of the configs; nulls those among them whose value is null where it must not be.
 	keys, nulls []string
+	// cordons are the log directories that a node is told to cordon.
+	cordons []string
+}
+
+// cordonedLogDirs is the config that names log directories of one node, which only that node knows.
+const cordonedLogDirs = "cordoned.log.dirs"
+
+func (a *altered) set(key, value string) {
+	if key == cordonedLogDirs {
+		a.cordons = append(a.cordons, configdef.SplitList(value)...)
+	}
 }
 
 // checkAltered finds the resources that are wrong by themselves; those without an entry are fine.
@@ -106,10 +120,13 @@ func (h *Handlers) alterConfigs(ctx context.Context, r *Request, q *kmsg.AlterCo
 			resources[i].keys = append(resources[i].keys, c.Name)
 			if c.Value == nil {
 				resources[i].nulls = append(resources[i].nulls, c.Name)
+			} else {
+				resources[i].set(c.Name, *c.Value)
 			}
 		}
 	}
 	outcomes := checkAltered(h.Image(), resources, false)
+	h.checkCordons(ctx, r, resources, outcomes)
 	rest := kmsg.NewPtrAlterConfigsRequest()
 	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
 	for i, x := range q.Resources {
@@ -141,12 +158,16 @@ func (h *Handlers) incrementalAlterConfigs(ctx context.Context, r *Request, q *k
 		resources[i] = altered{kind: metadata.ResourceType(x.ResourceType), name: x.ResourceName}
 		for _, c := range x.Configs {
 			resources[i].keys = append(resources[i].keys, c.Name)
-			if c.Value == nil && c.Op != kmsg.IncrementalAlterConfigOpDelete {
+			switch {
+			case c.Value == nil && c.Op != kmsg.IncrementalAlterConfigOpDelete:
 				resources[i].nulls = append(resources[i].nulls, c.Name)
+			case c.Op == kmsg.IncrementalAlterConfigOpSet, c.Op == kmsg.IncrementalAlterConfigOpAppend:
+				resources[i].set(c.Name, *c.Value)
 			}
 		}
 	}
 	outcomes := checkAltered(h.Image(), resources, true)
+	h.checkCordons(ctx, r, resources, outcomes)
 	rest := kmsg.NewPtrIncrementalAlterConfigsRequest()
 	rest.Version, rest.ValidateOnly = q.Version, q.ValidateOnly
 	for i, x := range q.Resources {
@@ -174,6 +195,33 @@ func (h *Handlers) incrementalAlterConfigs(ctx context.Context, r *Request, q *k
 		resp.Resources = append(resp.Resources, out)
 	}
 	return resp, nil
+}
+
+// checkCordons refuses to cordon what a node does not have. A node that does not answer is not waited for: it will say in its own
+// log what it does not know.
+func (h *Handlers) checkCordons(ctx context.Context, r *Request, resources []altered, outcomes map[int]outcome) {
+	for i, x := range resources {
+		if _, done := outcomes[i]; done || x.kind != metadata.ResourceBroker || len(x.cordons) == 0 {
+			continue
+		}
+		id, err := nodeOfResource(h.Image(), x.name)
+		if err != nil {
+			continue // the default of all nodes
+		}
+		q, resp := kmsg.NewPtrDescribeLogDirsRequest(), kmsg.NewPtrDescribeLogDirsResponse()
+		q.Version, q.Topics = 4, []kmsg.DescribeLogDirsRequestTopic{} // of no partition
+		if err := h.askNode(ctx, r, id, q, resp); err != nil {
+			continue
+		}
+		for _, dir := range x.cordons {
+			known := func(d kmsg.DescribeLogDirsResponseDir) bool { return filepath.Clean(d.Dir) == filepath.Clean(dir) }
+			if dir != "*" && !slices.ContainsFunc(resp.Dirs, known) {
+				outcomes[i] = outcomeOf(errcode.InvalidRequest.Errorf("Invalid value %s for configuration %s: node %d has no log directory %s; "+
+					"want some of its log.dirs, or *", strings.Join(x.cordons, ","), cordonedLogDirs, id, dir))
+				break
+			}
+		}
+	}
 }
 
 // alterAnswers are the controller's answers by resource; failed is what holds for all when there is none.

@@ -127,7 +127,7 @@ func (n *Node) CheckGroup(configs map[string]string) error {
 		return err
 	}
 	const tags = "streams.rack.aware.assignment.tags"
-	if list := splitList(trim(configs[tags])); len(unique(list)) != len(list) {
+	if list := SplitList(configs[tags]); len(unique(list)) != len(list) {
 		return errcode.InvalidConfig.Errorf("%s must not contain duplicate tag keys.", tags)
 	}
 	if err := firstBad(GroupResource, configs); err != nil {
@@ -216,7 +216,7 @@ func CheckClientMetrics(subscription string, configs map[string]string) error {
 			return errcode.InvalidRequest.Errorf("Invalid value %d for interval.ms, interval must be between 100 and 3600000 (1 hour)", v.Int)
 		}
 	}
-	_, err := MatchPatterns(splitList(trim(configs["match"])))
+	_, err := MatchPatterns(SplitList(configs["match"]))
 	return err
 }
 

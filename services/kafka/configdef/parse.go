@@ -75,6 +75,9 @@ func (d *Def) parseType(text string) (Value, error) {
 // trim cuts what Java's String.trim cuts: everything up to and including the space, at both ends.
 func trim(s string) string { return strings.TrimFunc(s, func(r rune) bool { return r <= ' ' }) }
 
+// SplitList gives the entries of a list, which is written with commas.
+func SplitList(text string) []string { return splitList(trim(text)) }
+
 func splitList(trimmed string) []string {
 	if trimmed == "" {
 		return nil
