@@ -32,7 +32,7 @@ type Config struct {
 // DefaultConfig is what Config should be where nothing says otherwise.
 func DefaultConfig() Config {
 	return Config{
-		MemoryBytes: 256 << 20, IndexBytes: 64 << 20, DiskBytes: 10 << 30, ReadAheadMaxBytes: 32 << 20, Concurrency: 32,
+		MemoryBytes: 256 << 20, IndexBytes: 64 << 20, DiskBytes: 10 << 30, ReadAheadMaxBytes: 64 << 20, Concurrency: 32,
 		FillTimeout: 30 * time.Second,
 	}
 }

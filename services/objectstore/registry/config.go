@@ -156,7 +156,7 @@ var settings = []setting{
 		"Directory for blocks that leave the memory. Empty: none are kept."},
 	{"cache.disk.bytes", "10737418240", size(func(c *Config) *int64 { return &c.ColdRead.DiskBytes }, 64<<20, 1<<50),
 		"Disk space for blocks; at 90 % of it the oldest go until 80 %."},
-	{"read.ahead.max.bytes", "33554432", size(func(c *Config) *int64 { return &c.ColdRead.ReadAheadMaxBytes }, 0, 1<<30),
+	{"read.ahead.max.bytes", "67108864", size(func(c *Config) *int64 { return &c.ColdRead.ReadAheadMaxBytes }, 0, 1<<30),
 		"How far ahead of a sequential reader segments are read."},
 	{"read.concurrency", "32", number(func(c *Config) *int { return &c.ColdRead.Concurrency }, 1, 1024),
 		"Ranges that are read at the same time."},
