@@ -14,5 +14,5 @@ func MaxOpenFiles() int {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
 		return unknownMaxOpenFiles
 	}
-	return int(min(uint64(limit.Cur), math.MaxInt32))
+	return int(min(limit.Cur, math.MaxInt32))
 }

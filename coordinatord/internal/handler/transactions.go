@@ -91,7 +91,7 @@ func (h *Transactions) newProducerID(ctx context.Context) (int64, errcode.Code, 
 		return 0, errcode.None, ctx.Err()
 	case refused != nil:
 		// The producer asks again, as it does of a Kafka broker that has run out of ids for the moment.
-		return 0, errcode.CoordinatorLoadInProgress, nil
+		return 0, errcode.CoordinatorLoadInProgress, nil //nolint:nilerr // the code is the answer
 	}
 	return id, errcode.None, nil
 }
@@ -388,7 +388,7 @@ func (h *Transactions) listTransactions(ctx context.Context, c call, req *kmsg.L
 		if bad != nil {
 			r.ErrorCode = int16(errcode.InvalidRegularExpression)
 			r.UnknownStateFilters = nil
-			return r, nil
+			return r, nil //nolint:nilerr // the response says it
 		}
 		command.Pattern = pattern
 	}
