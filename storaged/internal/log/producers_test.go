@@ -210,6 +210,26 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// TestRetryAfterExpiry: who comes back after its id was forgotten goes on at any sequence, and what it repeats from before is not
+// known as a repetition any more; from then on its sequences are checked again.
+func TestRetryAfterExpiry(t *testing.T) {
+	f := newFixture(t, t.TempDir(), func(o *Options) { o.ProducerIDExpiration = time.Minute })
+	f.append(1, spec{pid: 1, sequence: 0, timestamp: f.clock.UnixMilli()}, spec{pid: 1, sequence: 1, timestamp: f.clock.UnixMilli()})
+	f.ExpireProducers(f.clock.Add(time.Hour), time.Minute)
+	if d, err := f.produce(spec{pid: 1, sequence: 1}); err != nil || d != (Duplicate{}) {
+		t.Fatal(d, err)
+	}
+	if _, err := f.produce(spec{pid: 1, sequence: 3}); errcode.Of(err) != errcode.OutOfOrderSequenceNumber {
+		t.Fatal(err)
+	}
+	if d, err := f.produce(spec{pid: 1, sequence: 1}); err != nil || d.LastOffset != 2 {
+		t.Fatal(d, err)
+	}
+	if _, err := f.produce(spec{pid: 1, sequence: 2}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestBrokenSnapshot(t *testing.T) {
 	f := newFixture(t, t.TempDir(), func(o *Options) { o.ProducerIDExpiration = 1 << 62 })
 	f.append(1, spec{pid: 1, sequence: 3})
