@@ -19,6 +19,43 @@ func TestReadersBesideTheWriter(t *testing.T) {
 	}
 }
 
+// readSomewhere reads some records of the log, which may be changed meanwhile.
+func (f *fixture) readSomewhere(r *rand.Rand) error {
+	cuts := func() uint64 {
+		f.mu.RLock()
+		defer f.mu.RUnlock()
+		return f.cuts
+	}
+	before := cuts()
+	start, end := f.LogStartOffset(), f.LogEndOffset()
+	if end <= start {
+		return nil
+	}
+	offset := start + r.Int64N(end-start)
+	got, err := f.Read(offset, 1+r.IntN(5000), offset+r.Int64N(end-offset)+1, r.IntN(2) == 0)
+	if errcode.Of(err) == errcode.OffsetOutOfRange {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer got.Release()
+	b, err := got.ReadAll()
+	if cuts() != before {
+		return nil // the bytes may be other ones by now
+	}
+	if err != nil {
+		return err
+	}
+	it := recordbatch.Iterate(b)
+	for it.Next() {
+		if h := it.Header(); h.LastOffset() < offset {
+			return errors.New("a batch before the offset: " + h.String())
+		}
+	}
+	return nil
+}
+
 func readBesideTheWriter(t *testing.T, files *OpenFiles) {
 	f := newFixture(t, t.TempDir(), func(o *Options) {
 		o.OpenFiles = files
@@ -38,41 +75,7 @@ func readBesideTheWriter(t *testing.T, files *OpenFiles) {
 		})
 	}
 	for range 3 {
-		reader(func(r *rand.Rand) error {
-			cuts := func() uint64 {
-				f.mu.RLock()
-				defer f.mu.RUnlock()
-				return f.cuts
-			}
-			before := cuts()
-			start, end := f.LogStartOffset(), f.LogEndOffset()
-			if end <= start {
-				return nil
-			}
-			offset := start + r.Int64N(end-start)
-			got, err := f.Read(offset, 1+r.IntN(5000), offset+r.Int64N(end-offset)+1, r.IntN(2) == 0)
-			if errcode.Of(err) == errcode.OffsetOutOfRange {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			defer got.Release()
-			b, err := got.ReadAll()
-			if cuts() != before {
-				return nil // the bytes may be other ones by now
-			}
-			if err != nil {
-				return err
-			}
-			it := recordbatch.Iterate(b)
-			for it.Next() {
-				if h := it.Header(); h.LastOffset() < offset {
-					return errors.New("a batch before the offset: " + h.String())
-				}
-			}
-			return nil
-		})
+		reader(f.readSomewhere)
 	}
 	reader(func(r *rand.Rand) error {
 		_, _, err := f.OffsetForTimestamp(r.Int64N(1000))
