@@ -149,7 +149,10 @@ func (c *Cleaner) cleanNext(ctx context.Context, thread int, limits Limits, filt
 	}
 	defer c.release(next.target)
 	began := time.Now()
-	stats, end, err := c.clean(ctx, next, limits, filter, began)
+	var stats Stats
+	var end int64
+	var err error
+	besideOthers(func() { stats, end, err = c.clean(ctx, next, limits, filter, began) })
 	switch {
 	case err == nil:
 		stats.Time = time.Since(began)

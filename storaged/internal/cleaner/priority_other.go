@@ -3,3 +3,5 @@
 package cleaner
 
 func lowerPriority() {}
+
+func besideOthers(pass func()) { pass() }
