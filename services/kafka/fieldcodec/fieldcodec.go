@@ -50,13 +50,13 @@ func (c *Codec) Err() error { return c.err }
 // End is Err after the last field: there must be no more bytes.
 func (c *Codec) End() error {
 	if c.err == nil && len(c.buf) > 0 {
-		c.Fail("bytes left over")
+		c.fail("bytes left over")
 	}
 	return c.err
 }
 
-// Fail says what is wrong with the bytes that are read.
-func (c *Codec) Fail(what string) {
+// fail says what is wrong with the bytes that are read.
+func (c *Codec) fail(what string) {
 	if c.err == nil {
 		c.err = fmt.Errorf("%w: %s", c.corrupt, what)
 		c.buf = nil
@@ -66,7 +66,7 @@ func (c *Codec) Fail(what string) {
 // take cuts n bytes off what is to be read; nil when there are not that many.
 func (c *Codec) take(n int) []byte {
 	if n > len(c.buf) {
-		c.Fail("cut short")
+		c.fail("cut short")
 		return nil
 	}
 	b := c.buf[:n]
@@ -82,7 +82,7 @@ func (c *Codec) Uvarint(v *uint32) {
 	}
 	u, n := binary.Uvarint(c.buf)
 	if n <= 0 || u > math.MaxUint32 {
-		c.Fail("bad unsigned varint")
+		c.fail("bad unsigned varint")
 		return
 	}
 	*v = uint32(u)
@@ -183,7 +183,7 @@ func (c *Codec) length(n, elementBytes int) int {
 	c.Uvarint(&u)
 	n = int(u) - 1
 	if n > 0 && n > len(c.buf)/elementBytes {
-		c.Fail("length beyond the end")
+		c.fail("length beyond the end")
 		return 0
 	}
 	return n
@@ -197,7 +197,7 @@ func (c *Codec) String(v *string) {
 		return
 	}
 	if n < 0 {
-		c.Fail("null string")
+		c.fail("null string")
 		return
 	}
 	*v = string(c.take(n))
@@ -230,7 +230,7 @@ func (c *Codec) Bytes(v *[]byte) {
 		return
 	}
 	if n < 0 {
-		c.Fail("null bytes")
+		c.fail("null bytes")
 		return
 	}
 	*v = append([]byte(nil), c.take(n)...)
@@ -284,7 +284,7 @@ func Array[T any](c *Codec, v *[]T, elementBytes int, element func(*Codec, *T)) 
 	if c.reading {
 		*v = nil
 		if n < 0 {
-			c.Fail("null array")
+			c.fail("null array")
 			return
 		}
 		if n == 0 || c.err != nil {
@@ -367,7 +367,7 @@ func (c *Codec) readTags(fields []Tagged) {
 		c.Uvarint(&tag)
 		c.Uvarint(&size)
 		if uint64(size) > uint64(len(c.buf)) {
-			c.Fail("tagged field beyond the end")
+			c.fail("tagged field beyond the end")
 			return
 		}
 		rest := c.buf[size:]
@@ -376,7 +376,7 @@ func (c *Codec) readTags(fields []Tagged) {
 				c.buf = c.buf[:size]
 				fields[j].Walk(c)
 				if len(c.buf) > 0 {
-					c.Fail("bytes left over in a tagged field")
+					c.fail("bytes left over in a tagged field")
 				}
 			}
 		}

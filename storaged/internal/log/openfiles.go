@@ -13,9 +13,6 @@ type OpenFiles struct {
 // NewOpenFiles lets as many logs keep their files; each has up to three.
 func NewOpenFiles(logs int) *OpenFiles { return &OpenFiles{most: int64(logs)} }
 
-// Kept is how many logs keep files open.
-func (o *OpenFiles) Kept() int64 { return o.kept.Load() }
-
 func (o *OpenFiles) take() bool {
 	if o == nil {
 		return true

@@ -37,23 +37,23 @@ func TestOpenFilesAreBounded(t *testing.T) {
 			}
 			f.mu.Unlock()
 		}
-		if files.Kept() != kept {
-			t.Errorf("%d logs keep files, want %d", files.Kept(), kept)
+		if files.kept.Load() != kept {
+			t.Errorf("%d logs keep files, want %d", files.kept.Load(), kept)
 		}
 	}
 	check(true, true, false)
 	logs[0].unloadIdle()
 	logs[0].unloadIdle()
-	if logs[0].filesOpen() || files.Kept() != 1 {
-		t.Fatalf("an idle log keeps its files open, %d", files.Kept())
+	if logs[0].filesOpen() || files.kept.Load() != 1 {
+		t.Fatalf("an idle log keeps its files open, %d", files.kept.Load())
 	}
 	logs[2].append(1, spec{bytes: 10})
 	check(false, true, true)
 	if err := logs[1].Close(); err != nil {
 		t.Fatal(err)
 	}
-	if files.Kept() != 1 {
-		t.Fatalf("%d logs keep files after one was closed, want 1", files.Kept())
+	if files.kept.Load() != 1 {
+		t.Fatalf("%d logs keep files after one was closed, want 1", files.kept.Load())
 	}
 	logs = []*fixture{logs[0], logs[2]}
 	check(true, true)
