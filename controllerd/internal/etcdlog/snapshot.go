@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"iter"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"chancery/controllerd/internal/metalog"
@@ -256,6 +257,8 @@ func (s *store) makeRoom(ctx context.Context) error {
 	if revision == 0 {
 		revision = newest.Header.Revision
 	}
-	_, err = s.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
+	if _, err = s.client.Compact(ctx, revision, clientv3.WithCompactPhysical()); errors.Is(err, rpctypes.ErrCompacted) {
+		return nil // An earlier attempt got this far.
+	}
 	return err
 }

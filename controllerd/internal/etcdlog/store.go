@@ -21,7 +21,9 @@ const (
 	followPage = 64
 	// claimAttempts bounds how often a claim starts again since another one came between.
 	claimAttempts = 10
-	offsetDigits  = 20
+	// reclaimAttempts bounds how often a claim makes room: each late alarm costs one, and each member raises at most one.
+	reclaimAttempts = 8
+	offsetDigits    = 20
 )
 
 // store is the log on top of an etcd client.
@@ -78,8 +80,9 @@ func (s *store) ClusterID(ctx context.Context, proposed string) (string, error) 
 // Claim makes this controller the only one that can append.
 func (s *store) Claim(ctx context.Context, address string) (metalog.Term, error) {
 	t, err := s.tryClaims(ctx, address)
-	if errors.Is(err, metalog.ErrNoSpace) && s.reclaim != nil {
-		// Without a claim nobody could ever make room again, so this must not wait for an operator.
+	// Without a claim nobody could ever make room again, so this must not wait for an operator. Once is not enough: a member
+	// that finds itself full while it applies a change raises the alarm on its own, and that can land after it was taken back.
+	for attempt := 0; attempt < reclaimAttempts && errors.Is(err, metalog.ErrNoSpace) && s.reclaim != nil; attempt++ {
 		if err := s.reclaim(ctx); err != nil {
 			return nil, fmt.Errorf("make room in the store of the metadata log: %w", err)
 		}
