@@ -38,7 +38,7 @@ func (n *Node) openMoved(r *replica.Replica, dir *logdir.Dir, name string, as mo
 	o := n.logOptions(r.Key(), r.Topic(), dir, (&change{node: n, image: n.newest.Load()}).topicConfig(r.Topic()))
 	o.DirName, o.LogStartOffset, o.CleanShutdown = name, as.LogStart, as.Clean
 	if as.InService {
-		o.Rolled = func() { n.flushes.add(r) }
+		o.Rolled = func() { n.flushes.flush(r) }
 	}
 	return n.o.OpenLog(o)
 }

@@ -298,7 +298,7 @@ func (n *Node) openReplica(o opening, config *configdef.Topic) *replica.Replica 
 	logOptions := n.logOptions(options.Key, name.Topic, at.Dir, config)
 	logOptions.LogStartOffset, logOptions.RecoveryPoint, logOptions.CleanShutdown = logStart, recoveryPoint, at.Dir.Clean()
 	logOptions.CleanedTo = cleanedTo
-	logOptions.Rolled = func() { n.flushes.add(r) }
+	logOptions.Rolled = func() { n.flushes.flush(r) }
 	opened, err := n.o.OpenLog(logOptions)
 	if err != nil {
 		n.LogFailed(at.Dir, err)

@@ -32,130 +32,98 @@ func (n *Node) askController(ctx context.Context, req kmsg.Request) (kmsg.Respon
 	return n.o.Controller.Request(ctx, req, controllerclient.Sender{Principal: "User:ANONYMOUS", Trusted: true})
 }
 
-// batcher runs a send function while there is something to send: what comes while a request is under way leaves with the
-// next one.
-type batcher struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+// batcher gathers values by key and delivers them while there are any: what comes while a delivery is under way leaves
+// with the next one, and of two values of a key only the later one. A failed delivery is followed by a pause.
+type batcher[K comparable, V any] struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
+	deliver func(batch map[K]V) error
 
-	mu     sync.Mutex
-	active bool
+	mu      sync.Mutex
+	pending map[K]V
+	active  bool
 }
 
-func newBatcher() batcher {
+func newBatcher[K comparable, V any](deliver func(batch map[K]V) error) *batcher[K, V] {
 	ctx, cancel := context.WithCancel(context.Background())
-	return batcher{ctx: ctx, cancel: cancel}
+	return &batcher[K, V]{ctx: ctx, cancel: cancel, deliver: deliver, pending: map[K]V{}}
 }
 
-// wake starts the sending when it does not run. The caller holds mu.
-func (b *batcher) wake(send func()) {
+// add takes a value to send; one of the same key that has not been sent yet is out of date.
+func (b *batcher[K, V]) add(k K, v V) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pending[k] = v
 	if b.active || b.ctx.Err() != nil {
 		return
 	}
 	b.active = true
-	b.done.Go(send)
+	b.done.Go(b.run)
 }
 
-func (b *batcher) close() {
+func (b *batcher[K, V]) run() {
+	for retry := sendRetryBase; ; {
+		batch := b.take()
+		if batch == nil {
+			return
+		}
+		if b.deliver(batch) == nil {
+			retry = sendRetryBase
+			continue
+		}
+		select {
+		case <-time.After(retry):
+		case <-b.ctx.Done():
+		}
+		retry = min(2*retry, sendRetryMax)
+	}
+}
+
+// take gives what is to be sent; nil when there is nothing or at the end, and then the sending has ended.
+func (b *batcher[K, V]) take() map[K]V {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := b.pending
+	if len(out) == 0 || b.ctx.Err() != nil {
+		b.active = false
+		return nil
+	}
+	b.pending = map[K]V{}
+	return out
+}
+
+func (b *batcher[K, V]) close() {
 	b.cancel()
 	b.done.Wait()
 }
 
-// pause waits before a retry; false at the end.
-func (b *batcher) pause(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-b.ctx.Done():
-		return false
-	}
-}
-
 // flusher makes logs durable in which a segment has ended, beside the appends to the next one.
 type flusher struct {
-	batcher
-	pending map[*replica.Replica]struct{}
+	*batcher[*replica.Replica, struct{}]
 }
 
 func newFlusher() *flusher {
-	return &flusher{batcher: newBatcher(), pending: map[*replica.Replica]struct{}{}}
-}
-
-func (f *flusher) add(r *replica.Replica) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.pending[r] = struct{}{}
-	f.wake(f.run)
-}
-
-func (f *flusher) run() {
-	for {
-		f.mu.Lock()
-		batch := f.pending
-		if len(batch) == 0 || f.ctx.Err() != nil {
-			f.active = false
-			f.mu.Unlock()
-			return
-		}
-		f.pending = map[*replica.Replica]struct{}{}
-		f.mu.Unlock()
+	return &flusher{newBatcher(func(batch map[*replica.Replica]struct{}) error {
 		for r := range batch {
 			r.Flush()
 		}
-	}
+		return nil
+	})}
 }
+
+func (f *flusher) flush(r *replica.Replica) { f.add(r, struct{}{}) }
 
 // isrSender sends the ISR changes of all replicas to the controller.
 type isrSender struct {
-	batcher
-	node    *Node
-	pending map[*replica.Replica]*partition.AlterPartition
+	*batcher[*replica.Replica, *partition.AlterPartition]
+	node *Node
 }
 
 func newISRSender(n *Node) *isrSender {
-	return &isrSender{batcher: newBatcher(), node: n, pending: map[*replica.Replica]*partition.AlterPartition{}}
-}
-
-// add takes a proposal; one of the same replica that has not been sent yet is out of date.
-func (s *isrSender) add(r *replica.Replica, p *partition.AlterPartition) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending[r] = p
-	s.wake(s.run)
-}
-
-func (s *isrSender) take() map[*replica.Replica]*partition.AlterPartition {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.pending
-	if len(out) == 0 {
-		s.active = false
-		return nil
-	}
-	s.pending = map[*replica.Replica]*partition.AlterPartition{}
-	return out
-}
-
-func (s *isrSender) run() {
-	for retry := sendRetryBase; ; {
-		batch := s.take()
-		if batch == nil {
-			return
-		}
-		if err := s.send(batch); err != nil {
-			s.node.o.Logger.Warn("cannot change in-sync replicas", "partitions", len(batch), "error", err)
-			// The replicas ask again; not faster than the controller recovers.
-			if !s.pause(retry) {
-				return
-			}
-			retry = min(2*retry, sendRetryMax)
-			continue
-		}
-		retry = sendRetryBase
-	}
+	s := &isrSender{node: n}
+	s.batcher = newBatcher(s.send)
+	return s
 }
 
 // send sends proposals and gives each replica its outcome. The error is that of all of them together.
@@ -180,6 +148,8 @@ func (s *isrSender) send(batch map[*replica.Replica]*partition.AlterPartition) e
 	}
 	answers, err := s.request(req)
 	if err != nil {
+		// The replicas ask again; not faster than the controller recovers.
+		s.node.o.Logger.Warn("cannot change in-sync replicas", "partitions", len(batch), "error", err)
 		code := errcode.Of(err)
 		if code == errcode.UnknownServerError {
 			code = errcode.NetworkException
@@ -238,9 +208,8 @@ func (s *isrSender) request(req *kmsg.AlterPartitionRequest) (map[replica.Key]*k
 
 // placeSender tells the controller which log directory replicas are in, where it does not know.
 type placeSender struct {
-	batcher
-	node    *Node
-	pending map[replica.Key]place
+	*batcher[replica.Key, place]
+	node *Node
 }
 
 // place is where a replica is, or is about to be.
@@ -251,7 +220,9 @@ type place struct {
 }
 
 func newPlaceSender(n *Node) *placeSender {
-	return &placeSender{batcher: newBatcher(), node: n, pending: map[replica.Key]place{}}
+	s := &placeSender{node: n}
+	s.batcher = newBatcher(s.send)
+	return s
 }
 
 // check notes a replica that is elsewhere than the controller has it.
@@ -263,46 +234,7 @@ func (s *placeSender) check(k replica.Key, actual, assigned uuid.UUID) {
 
 // assign tells the controller where a replica is. Who still waits for the agreement to an earlier place waits in vain.
 func (s *placeSender) assign(k replica.Key, dir uuid.UUID, done func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending[k] = place{dir, done}
-	s.wake(s.run)
-}
-
-func (s *placeSender) take() map[replica.Key]place {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.pending
-	if len(out) == 0 {
-		s.active = false
-		return nil
-	}
-	s.pending = map[replica.Key]place{}
-	return out
-}
-
-func (s *placeSender) run() {
-	for retry := sendRetryBase; ; {
-		batch := s.take()
-		if batch == nil {
-			return
-		}
-		if err := s.send(batch); err != nil {
-			s.node.o.Logger.Warn("cannot tell where replicas are", "replicas", len(batch), "error", err)
-			s.again(batch)
-			if !s.pause(retry) {
-				return
-			}
-			retry = min(2*retry, sendRetryMax)
-			continue
-		}
-		retry = sendRetryBase
-		for _, p := range batch {
-			if p.done != nil {
-				p.done()
-			}
-		}
-	}
+	s.add(k, place{dir, done})
 }
 
 // again queues what could not be sent, unless there is something newer.
@@ -316,7 +248,22 @@ func (s *placeSender) again(batch map[replica.Key]place) {
 	}
 }
 
+// send tells places and calls those who wait for the agreement; what could not be told is queued again.
 func (s *placeSender) send(batch map[replica.Key]place) error {
+	if err := s.request(batch); err != nil {
+		s.node.o.Logger.Warn("cannot tell where replicas are", "replicas", len(batch), "error", err)
+		s.again(batch)
+		return err
+	}
+	for _, p := range batch {
+		if p.done != nil {
+			p.done()
+		}
+	}
+	return nil
+}
+
+func (s *placeSender) request(batch map[replica.Key]place) error {
 	req := kmsg.NewPtrAssignReplicasToDirsRequest()
 	req.Version = assignReplicasVersion
 	req.BrokerID, req.BrokerEpoch = s.node.o.ID, s.node.o.Epoch()
