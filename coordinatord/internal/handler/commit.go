@@ -158,17 +158,12 @@ func (h *Handler) addCommits(image metadata.Reader, version int16, t *kmsg.Offse
 	for j := range t.Partitions {
 		p, answer := &t.Partitions[j], &to.Partitions[j]
 		answer.Partition = p.Partition
-		switch {
-		case topic == nil && version >= commitTopicIDs:
-			answer.ErrorCode = int16(errcode.UnknownTopicId)
-			continue
-		case topic == nil || p.Partition < 0 || int(p.Partition) >= len(topic.Partitions):
-			answer.ErrorCode = int16(errcode.UnknownTopicOrPartition)
+		o, code := offsetToCommit(topic, version >= commitTopicIDs, p.Partition)
+		if code != errcode.None {
+			answer.ErrorCode = int16(code)
 			continue
 		}
-		o := group.OffsetToCommit{
-			Key: offsets.Key{Topic: topic.Name, Partition: p.Partition}, TopicID: topic.ID, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch,
-		}
+		o.Offset, o.LeaderEpoch = p.Offset, p.LeaderEpoch
 		if p.Metadata != nil {
 			o.Metadata = *p.Metadata
 		}
@@ -176,6 +171,18 @@ func (h *Handler) addCommits(image metadata.Reader, version int16, t *kmsg.Offse
 		asked = append(asked, &answer.ErrorCode)
 	}
 	return asked
+}
+
+// offsetToCommit begins an offset of a partition; the code tells that there is no such partition. Topic is nil when there is
+// none of the name or, if byID, of the id that was given.
+func offsetToCommit(topic *metadata.Topic, byID bool, partition int32) (group.OffsetToCommit, errcode.Code) {
+	switch {
+	case topic == nil && byID:
+		return group.OffsetToCommit{}, errcode.UnknownTopicId
+	case topic == nil || partition < 0 || int(partition) >= len(topic.Partitions):
+		return group.OffsetToCommit{}, errcode.UnknownTopicOrPartition
+	}
+	return group.OffsetToCommit{Key: offsets.Key{Topic: topic.Name, Partition: partition}, TopicID: topic.ID}, errcode.None
 }
 
 // OffsetDelete 0.

@@ -7,7 +7,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/coordinatord/internal/group"
-	"chancery/coordinatord/internal/offsets"
 	"chancery/services/clients/transactionclient"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/internaltopic"
@@ -157,17 +156,12 @@ func addTxnCommits(image metadata.Reader, version int16, t *kmsg.TxnOffsetCommit
 	for j := range t.Partitions {
 		p, answer := &t.Partitions[j], &to.Partitions[j]
 		answer.Partition = p.Partition
-		switch {
-		case topic == nil && version >= txnCommitTopicIDs:
-			answer.ErrorCode = int16(errcode.UnknownTopicId)
-			continue
-		case topic == nil || p.Partition < 0 || int(p.Partition) >= len(topic.Partitions):
-			answer.ErrorCode = int16(errcode.UnknownTopicOrPartition)
+		o, code := offsetToCommit(topic, version >= txnCommitTopicIDs, p.Partition)
+		if code != errcode.None {
+			answer.ErrorCode = int16(code)
 			continue
 		}
-		o := group.OffsetToCommit{
-			Key: offsets.Key{Topic: topic.Name, Partition: p.Partition}, TopicID: topic.ID, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch,
-		}
+		o.Offset, o.LeaderEpoch = p.Offset, p.LeaderEpoch
 		if p.Metadata != nil {
 			o.Metadata = *p.Metadata
 		}
