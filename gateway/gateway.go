@@ -25,32 +25,22 @@ import (
 	"chancery/gateway/internal/server"
 	"chancery/gateway/internal/session"
 	"chancery/gateway/internal/wire"
-	commonv1 "chancery/proto/common/v1"
 	controllerv1 "chancery/proto/controller/v1"
-	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/clients/controllerclient"
 	"chancery/services/lifecycle"
 	"chancery/services/metadata"
 	"chancery/services/storage"
-	"chancery/services/storagerpc"
 )
 
-// Controller takes requests to the active controller; *controllerclient.Client is one.
-type Controller interface {
-	Handle(ctx context.Context, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
-}
-
-// Coordinator takes requests to the owners of coordinator shards; *coordinatorclient.Client is one.
-type Coordinator interface {
-	Handle(ctx context.Context, kind metadata.ShardKind, shard int32, e *commonv1.Envelope) (*commonv1.EnvelopeReply, error)
-	HandleAll(ctx context.Context, kind metadata.ShardKind, e *commonv1.Envelope) ([]*commonv1.EnvelopeReply, error)
-}
-
-// Tiering reads what is in the remote tier only; *tieringclient.Client is one.
-type Tiering interface {
-	Read(ctx context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error)
-	FindOffset(ctx context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error)
-}
+// The services behind the gateway, as its handlers ask them.
+type (
+	// Controller takes requests to the active controller; *controllerclient.Client is one.
+	Controller = handler.Controller
+	// Coordinator takes requests to the owners of coordinator shards; *coordinatorclient.Client is one.
+	Coordinator = handler.Coordinator
+	// Tiering reads what is in the remote tier only; *tieringclient.Client is one.
+	Tiering = handler.Tiering
+)
 
 // Deps are what a gateway works with.
 type Deps struct {
