@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/telemetry"
+	"chancery/services/testkit/ports"
 	"chancery/services/transport"
 )
 
@@ -85,14 +85,9 @@ func newCluster(t testing.TB, n int) *cluster {
 
 func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
-	var addresses []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		addresses = append(addresses, l.Addr().String())
+	addresses, err := ports.FreeAddresses(n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return addresses
 }

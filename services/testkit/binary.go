@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,8 +45,9 @@ func moduleRoot() (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// build puts the binary into a folder that all test processes of a user share; Go's build cache makes the second build
-// cheap, and a rename at the end keeps a running test's binary whole.
+// build puts the binary into a folder that all test processes of a user with one copy of the sources share: processes that a test
+// starts later must be of the same sources. Go's build cache makes the second build cheap, and a rename at the end keeps a running
+// test's binary whole.
 func build() (string, error) {
 	if path := os.Getenv(BinaryEnv); path != "" {
 		return filepath.Abs(path)
@@ -54,7 +56,7 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("chancery-testkit-%d", os.Getuid()))
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("chancery-testkit-%d", os.Getuid()), fmt.Sprintf("%x", sha256.Sum256([]byte(root)))[:16])
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}

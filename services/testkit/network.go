@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ import (
 // processes off. The quorum of the controllers does not go through it.
 type Network struct {
 	// source names the process that has made a connection.
-	source func(net.Addr) string
+	source func(net.Conn) string
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -64,7 +65,7 @@ func Intercept(t testing.TB, p *Playground) *Network {
 	return n
 }
 
-func newNetwork(t testing.TB, source func(net.Addr) string) *Network {
+func newNetwork(t testing.TB, source func(net.Conn) string) *Network {
 	n := &Network{source: source, cut: map[string]bool{}, conns: map[net.Conn]struct{}{}}
 	n.changed = sync.NewCond(&n.mu)
 	t.Cleanup(n.close)
@@ -137,7 +138,7 @@ func (n *Network) listen(t testing.TB, name, target string) string {
 // serve carries one connection.
 func (n *Network) serve(from net.Conn, name, target string) {
 	defer from.Close()
-	source := n.source(from.RemoteAddr())
+	source := n.source(from)
 	if !n.pass(source, name) {
 		return
 	}
@@ -208,12 +209,8 @@ func (n *Network) pass(a, b string) bool {
 }
 
 // owner is the process that has made a connection; empty for one that is none of the playground.
-func (p *Playground) owner(address net.Addr) string {
-	tcp, ok := address.(*net.TCPAddr)
-	if !ok {
-		return ""
-	}
-	inode, err := inodeOf(tcp.Port)
+func (p *Playground) owner(c net.Conn) string {
+	inode, err := inodeOf(c.RemoteAddr(), c.LocalAddr())
 	if err != nil {
 		return ""
 	}
@@ -229,20 +226,30 @@ func (p *Playground) owner(address net.Addr) string {
 	return ""
 }
 
-// inodeOf finds the socket with a port of the loopback interface.
-func inodeOf(port int) (string, error) {
+// inodeOf finds the socket of a connection's end. Its own port is not enough: the kernel gives one port to several clients that
+// connect to different servers.
+func inodeOf(local, remote net.Addr) (string, error) {
+	want := [2]string{procAddress(local), procAddress(remote)}
 	f, err := os.Open("/proc/net/tcp")
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	suffix := fmt.Sprintf(":%04X", port)
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if fields := strings.Fields(lines.Text()); len(fields) > 9 && strings.HasSuffix(fields[1], suffix) && fields[9] != "0" {
+		if fields := strings.Fields(lines.Text()); len(fields) > 9 && [2]string(fields[1:3]) == want && fields[9] != "0" {
 			return fields[9], nil
 		}
 	}
 	return "", errors.New("no such socket")
+}
+
+// procAddress is an IPv4 address as /proc/net/tcp shows it: the four bytes of the IP as a number of the machine's byte order.
+func procAddress(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok || tcp.IP.To4() == nil {
+		return ""
+	}
+	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(tcp.IP.To4()), tcp.Port)
 }
 
 func hasSocket(pid int, inode string) bool {

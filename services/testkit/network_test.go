@@ -2,10 +2,12 @@ package testkit
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -26,7 +28,7 @@ func TestNetworkCutsProcessesOff(t *testing.T) {
 			go func() { _, _ = io.Copy(c, c) }() // It ends with the connection.
 		}
 	}()
-	n := newNetwork(t, func(net.Addr) string { return "caller" })
+	n := newNetwork(t, func(net.Conn) string { return "caller" })
 	c, err := net.Dial("tcp", n.listen(t, "called", echo.Addr().String()))
 	if err != nil {
 		t.Fatal(err)
@@ -61,25 +63,35 @@ func TestNetworkCutsProcessesOff(t *testing.T) {
 	}
 }
 
+// TestOwnersOfConnections has one port connect to two servers, as kernels do it when many clients are at work.
 func TestOwnersOfConnections(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("Linux only")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	inode, err := inodeOf(c.LocalAddr().(*net.TCPAddr).Port)
-	if err != nil || !hasSocket(os.Getpid(), inode) || hasSocket(os.Getppid(), inode) {
-		t.Errorf("socket %q: %v", inode, err)
-	}
-	if _, err := inodeOf(1); err == nil {
-		t.Error("a socket that is not there was found")
+	shared := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		outer := c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) })
+		return errors.Join(outer, err)
+	}}
+	inodes := map[string]bool{}
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		c, err := shared.DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		shared.LocalAddr = c.LocalAddr()
+		inode, err := inodeOf(c.LocalAddr(), c.RemoteAddr())
+		if err != nil || inodes[inode] || !hasSocket(os.Getpid(), inode) || hasSocket(os.Getppid(), inode) {
+			t.Errorf("socket %q: %v", inode, err)
+		}
+		inodes[inode] = true
+		if _, err := inodeOf(c.LocalAddr(), c.LocalAddr()); err == nil {
+			t.Error("a socket that is not there was found")
+		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"chancery/controllerd/internal/metalog"
 	"chancery/controllerd/internal/metalog/metalogtest"
 	"chancery/services/kafka/uuid"
+	"chancery/services/testkit/ports"
 )
 
 const patience = 30 * time.Second
@@ -112,14 +112,9 @@ func TestRestartKeepsEverything(t *testing.T) {
 // freeAddresses finds ports that nobody uses.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	var addresses []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addresses = append(addresses, l.Addr().String())
-		defer func() { _ = l.Close() }()
+	addresses, err := ports.FreeAddresses(n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return addresses
 }

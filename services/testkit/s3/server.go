@@ -24,6 +24,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"chancery/services/testkit/ports"
 )
 
 // versitygwVersion is the one that the Makefile installs, too.
@@ -86,18 +88,15 @@ func Start(t testing.TB, withTLS bool) *Server {
 		s.CAFile, key = certificate(t, dir)
 		args = append(args, "--cert", s.CAFile, "--key", key)
 	}
-	// Another process may take the port between the look and the start, so it is tried more than once.
-	for attempt := 1; ; attempt++ {
-		address := freeAddress(t)
-		s.Endpoint = scheme + address
-		err := s.run(t, binary, append(args, "--port", address, "posix", s.Root), address)
-		if err == nil {
-			return s
-		}
-		if attempt == 5 {
-			t.Fatalf("versitygw: %v", err)
-		}
+	addresses, err := ports.FreeAddresses(1)
+	if err != nil {
+		t.Fatal(err)
 	}
+	s.Endpoint = scheme + addresses[0]
+	if err := s.run(t, binary, append(args, "--port", addresses[0], "posix", s.Root), addresses[0]); err != nil {
+		t.Fatalf("versitygw: %v", err)
+	}
+	return s
 }
 
 // run starts the process and waits until it answers.
@@ -147,15 +146,6 @@ func answers(ctx context.Context, address string) bool {
 	}
 	c.Close()
 	return true
-}
-
-func freeAddress(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // certificate makes a certificate for localhost that signs itself, and its key.
