@@ -63,6 +63,8 @@ type Deps struct {
 	Logger  *slog.Logger
 	// Listen opens sockets; nil means TCP.
 	Listen func(address string) (net.Listener, error)
+	// Now is the clock; nil means the system's.
+	Now func() time.Time
 }
 
 // Gateway is the service.
@@ -84,17 +86,20 @@ func New(config Config, deps Deps) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
 	g := &Gateway{config: config, settings: s, deps: deps, own: make(map[string]routing.Address), sessions: session.NewCache(s.sessions, s.sessionEviction)}
 	handlers := handler.New(s.handler, handler.Deps{
 		Image: deps.Image, Await: deps.Await, Storage: deps.Storage, Controller: deps.Controller, Coordinator: deps.Coordinator, Tiering: deps.Tiering,
-		Addresses: routing.NewAddresses(g.own), Sessions: g.sessions, Messages: new(wire.Pool), Now: time.Now, Logger: deps.Logger,
+		Addresses: routing.NewAddresses(g.own), Sessions: g.sessions, Messages: new(wire.Pool), Now: deps.Now, Logger: deps.Logger,
 	})
 	for _, l := range s.listeners {
 		s.server.Listeners = append(s.server.Listeners, server.Listener{
 			Name: l.name, Address: net.JoinHostPort(l.host, strconv.Itoa(int(l.port))), NodeID: l.node, Listen: deps.Listen,
 		})
 	}
-	g.server = server.New(s.server, server.Deps{Handlers: handlers, Buffers: deps.Buffers, Now: time.Now, Logger: deps.Logger})
+	g.server = server.New(s.server, server.Deps{Handlers: handlers, Buffers: deps.Buffers, Now: deps.Now, Logger: deps.Logger})
 	return g, nil
 }
 

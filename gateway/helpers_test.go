@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +25,25 @@ const silence = 50 * time.Millisecond
 // limit bounds every wait for something that must come.
 const limit = 10 * time.Second
 
+// clock is a gateway's time, which stands still but for what a test lets pass.
+type clock struct {
+	began  time.Time
+	passed atomic.Int64
+}
+
+func newClock() *clock { return &clock{began: time.Now()} }
+
+func (c *clock) now() time.Time          { return c.began.Add(time.Duration(c.passed.Load())) }
+func (c *clock) advance(d time.Duration) { c.passed.Add(int64(d)) }
+
 // start runs a gateway on a free port.
 func start(t testing.TB, c *fake.Cluster, properties map[string]string) *gateway.Gateway {
+	t.Helper()
+	return startAt(t, nil, c, properties)
+}
+
+// startAt runs a gateway with a clock; nil means the system's.
+func startAt(t testing.TB, now func() time.Time, c *fake.Cluster, properties map[string]string) *gateway.Gateway {
 	t.Helper()
 	all := map[string]string{"listeners": "PLAINTEXT://127.0.0.1:0"}
 	for k, v := range properties {
@@ -33,7 +51,7 @@ func start(t testing.TB, c *fake.Cluster, properties map[string]string) *gateway
 	}
 	g, err := gateway.New(gateway.Config{NodeID: 1, Properties: all, Version: "test"}, gateway.Deps{
 		Image: func() metadata.Reader { return c.Image() }, Await: c.Await, Storage: c.Storage, Controller: c, Tiering: c,
-		Buffers: transport.NewDebugPool(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Buffers: transport.NewDebugPool(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: now,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +65,13 @@ func start(t testing.TB, c *fake.Cluster, properties map[string]string) *gateway
 // serve runs a gateway that is stopped at the end of the test.
 func serve(t testing.TB, c *fake.Cluster, properties map[string]string) *gateway.Gateway {
 	t.Helper()
-	g := start(t, c, properties)
+	return serveAt(t, nil, c, properties)
+}
+
+// serveAt runs a gateway with a clock, and stops it at the end of the test.
+func serveAt(t testing.TB, now func() time.Time, c *fake.Cluster, properties map[string]string) *gateway.Gateway {
+	t.Helper()
+	g := startAt(t, now, c, properties)
 	t.Cleanup(func() {
 		if err := g.Stop(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Errorf("stop: %v", err)

@@ -2,13 +2,16 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sys/unix"
 
 	"chancery/gateway"
 	"chancery/gateway/internal/fake"
@@ -52,9 +55,11 @@ func TestCommitsLapseWithTheirClient(t *testing.T) {
 			c := fake.NewCluster(1)
 			c.AddTopic("__consumer_offsets", 1)
 			slow := &slowCoordinator{began: make(chan struct{}), release: make(chan struct{})}
+			now := newClock()
 			g, err := gateway.New(gateway.Config{NodeID: 1, Properties: map[string]string{"listeners": "PLAINTEXT://127.0.0.1:0"}, Version: "test"}, gateway.Deps{
 				Image: func() metadata.Reader { return c.Image() }, Await: c.Await, Storage: c.Storage, Controller: c, Coordinator: slow,
 				Buffers: transport.NewDebugPool(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Now: now.now,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -71,8 +76,8 @@ func TestCommitsLapseWithTheirClient(t *testing.T) {
 			// Those of one version would be carried out together.
 			k.send(commit(7), commit(6))
 			<-slow.began
-			_ = k.nc.Close()
-			<-time.After(test.held) // What is tested is how long a request was kept.
+			hangUp(t, k.nc.(*net.TCPConn))
+			now.advance(test.held)
 			close(slow.release)
 			// Stopping waits for the connection to end.
 			if err := g.Stop(t.Context()); err != nil {
@@ -84,3 +89,29 @@ func TestCommitsLapseWithTheirClient(t *testing.T) {
 		})
 	}
 }
+
+// hangUp closes a connection, and returns when the other side's kernel knows.
+func hangUp(t *testing.T, nc *net.TCPConn) {
+	t.Helper()
+	if err := nc.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for acknowledged := false; !acknowledged; {
+		outer := raw.Control(func(fd uintptr) {
+			var info *unix.TCPInfo
+			info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			acknowledged = err == nil && info.State != finWait1
+		})
+		if err := errors.Join(outer, err); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = nc.Close()
+}
+
+// finWait1 is the state of a TCP connection whose end the other side has not acknowledged, as the kernel numbers it.
+const finWait1 = 4
