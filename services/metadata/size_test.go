@@ -19,11 +19,11 @@ func TestSizeOfALargeImage(t *testing.T) {
 	}
 	const topics, partitions, limit = 2000, 50, 200 << 20
 	directories := []uuid.UUID{uuid.Random(), uuid.Random(), uuid.Random()}
-	heap := func() uint64 {
+	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
+		return int64(m.HeapAlloc)
 	}
 	before := heap()
 	begin := time.Now()

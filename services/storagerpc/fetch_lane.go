@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	// cancelGrace is how long a cancelled fetch waits for what the node has by then.
 	cancelGrace = 500 * time.Millisecond
 	// fetchGrace is what a node may take longer than a fetch's own wait; Kafka's replica.socket.timeout.ms.
 	fetchGrace = 30 * time.Second
@@ -25,6 +24,8 @@ type fetchLane struct {
 	rpc storagev1.StorageClient
 	// channel gives the channel for files, if there is one; with a new stream it is looked for anew.
 	channel func(renew bool) *fileChannel
+	// cancelGrace is how long a cancelled fetch waits for what the node has by then.
+	cancelGrace time.Duration
 	// receivers are the receiving goroutines of all streams.
 	receivers sync.WaitGroup
 
@@ -63,7 +64,7 @@ type fetchCall struct {
 }
 
 func newFetchLane(ctx context.Context, rpc storagev1.StorageClient, channel func(renew bool) *fileChannel) *fetchLane {
-	return &fetchLane{ctx: ctx, rpc: rpc, channel: channel}
+	return &fetchLane{ctx: ctx, rpc: rpc, channel: channel, cancelGrace: cancelGrace}
 }
 
 // close waits for the streams to end, which they do with the lane's context.
@@ -127,7 +128,7 @@ func (s *fetchStream) wait(ctx context.Context, id uint64, call *fetchCall, req 
 	if err := s.send(&fetchFrame{id: id, cancel: true}); err != nil {
 		return errcode.NetworkException.Wrap(errors.Join(ctx.Err(), err))
 	}
-	grace := time.NewTimer(cancelGrace)
+	grace := time.NewTimer(s.lane.cancelGrace)
 	defer grace.Stop()
 	select {
 	case <-call.done:

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -187,30 +188,32 @@ func dump(i *metadata.Image) []string {
 }
 
 func TestLeaderClaimsAgainAfterAFailedAppend(t *testing.T) {
-	store := memlog.NewStore()
-	c := start(t, store, 1)
-	store.Elect(1)
-	eventually(t, "active", c.IsActive)
-	for i, fault := range []memlog.Fault{memlog.LostRequest, memlog.LostAnswer} {
-		var once sync.Once
-		store.SetFault(func() (f memlog.Fault) {
-			once.Do(func() { f = fault })
-			return f
-		})
-		_, err := c.Do(t.Context(), 0, registration(int32(i)))
-		if lost := fault == memlog.LostRequest; lost != (errcode.Of(err) == errcode.NotController) || !lost && err != nil {
-			t.Fatalf("fault %d: got %v", fault, err)
+	synctest.Test(t, func(t *testing.T) {
+		store := memlog.NewStore()
+		c := start(t, store, 1)
+		store.Elect(1)
+		eventually(t, "active", c.IsActive)
+		for i, fault := range []memlog.Fault{memlog.LostRequest, memlog.LostAnswer} {
+			var once sync.Once
+			store.SetFault(func() (f memlog.Fault) {
+				once.Do(func() { f = fault })
+				return f
+			})
+			_, err := c.Do(t.Context(), 0, registration(int32(i)))
+			if lost := fault == memlog.LostRequest; lost != (errcode.Of(err) == errcode.NotController) || !lost && err != nil {
+				t.Fatalf("fault %d: got %v", fault, err)
+			}
+			begin := time.Now()
+			eventually(t, "active again", func() bool {
+				_, err := c.Do(t.Context(), 0, registration(int32(100+i)))
+				return err == nil
+			})
+			if took := time.Since(begin); took > time.Second {
+				t.Fatalf("active again only after %s", took)
+			}
 		}
-		begin := time.Now()
-		eventually(t, "active again", func() bool {
-			_, err := c.Do(t.Context(), 0, registration(int32(100+i)))
-			return err == nil
-		})
-		if took := time.Since(begin); took > time.Second {
-			t.Fatalf("active again only after %s", took)
-		}
-	}
-	checkLog(t, store)
+		checkLog(t, store)
+	})
 }
 
 func TestNothingUnseatsTheController(t *testing.T) {
