@@ -49,8 +49,12 @@ func ReadOffsets(path string) (Offsets, error) {
 	return offsets, nil
 }
 
-// parseOffsets reads lines: the version, the number of entries, and "topic partition offset" for each.
+// parseOffsets reads lines: the version, the number of entries, and "topic partition offset" for each. Apache Kafka makes all of
+// its checkpoints as empty files, and leaves them so until there is something to write.
 func parseOffsets(data []byte) (Offsets, error) {
+	if len(data) == 0 || string(bytes.TrimSpace(data)) == checkpointVersion {
+		return Offsets{}, nil
+	}
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	next := func() string {
 		if !lines.Scan() {

@@ -98,7 +98,12 @@ func TestCheckpoints(t *testing.T) {
 	if err != nil || len(got) != 2 || got[Replica{"b.c-d", 12}] != 1<<40 {
 		t.Fatalf("%v, %v", got, err)
 	}
-	for _, bad := range []string{"", "1\n0\n", "0\n", "0\n1\n", "0\n1\na 0\n", "0\n1\na x 0\n", "0\n1\na 0 x\n", "0\n0\na 0 0\n", "0\n-1\n"} {
+	for _, empty := range []string{"", "0\n", "0", "0\n0\n"} {
+		if got, err := parseOffsets([]byte(empty)); err != nil || len(got) != 0 {
+			t.Errorf("%q: %v, %v", empty, got, err)
+		}
+	}
+	for _, bad := range []string{"1\n0\n", "1\n", "0\n1\n", "0\n1\na 0\n", "0\n1\na x 0\n", "0\n1\na 0 x\n", "0\n0\na 0 0\n", "0\n-1\n"} {
 		if _, err := parseOffsets([]byte(bad)); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
