@@ -65,6 +65,8 @@ type Server struct {
 
 	// image is the newest image that has been published here; it may be ahead of Deps.Metadata.Image.
 	image atomic.Pointer[metadata.Image]
+	// gone are the topics that this instance has seen go, the last maxGone of them.
+	gone goneTopics
 
 	groups *groupShards
 	// background waits for what shards have done beside them.
@@ -263,6 +265,7 @@ func (s *Server) forgetTopics(delta *metadata.Delta) {
 	gone := map[topic]bool{}
 	for c := range delta.Topics() {
 		if c.New == nil {
+			s.gone.add(c.Old.ID)
 			gone[topic{c.Old.Name, c.Old.ID}] = true
 			gone[topic{c.Old.Name, uuid.Zero}] = true
 		}
@@ -325,12 +328,46 @@ func (s *Server) logOf(topic string, spec shards.Spec, fetchBytes int32) *statem
 }
 
 // pruneTopics makes a shard that has loaded delete the offsets of topics that went while nobody looked.
+//
+// Another id alone does not say that a topic was deleted and made anew: logs that were taken over from another cluster have its
+// ids, and groups must go on there where they were.
 func (s *Server) pruneTopics(sh *shard) {
-	image := s.image.Load()
+	image, gone := s.image.Load(), s.gone.all()
 	sh.Tell(&group.TopicsGone{Gone: func(name string, id uuid.UUID) bool {
-		if id.IsZero() {
-			return image.TopicByName(name) == nil
+		if image.TopicByName(name) == nil {
+			return id.IsZero() || image.Topic(id) == nil
 		}
-		return image.Topic(id) == nil
+		return gone[id]
 	}})
+}
+
+// maxGone bounds what is remembered of topics that are gone.
+const maxGone = 10_000
+
+// goneTopics remembers the topics that were deleted last.
+type goneTopics struct {
+	mu   sync.Mutex
+	ids  []uuid.UUID
+	next int
+}
+
+func (g *goneTopics) add(id uuid.UUID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.ids) < maxGone {
+		g.ids = append(g.ids, id)
+		return
+	}
+	g.ids[g.next] = id
+	g.next = (g.next + 1) % maxGone
+}
+
+func (g *goneTopics) all() map[uuid.UUID]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make(map[uuid.UUID]bool, len(g.ids))
+	for _, id := range g.ids {
+		out[id] = true
+	}
+	return out
 }

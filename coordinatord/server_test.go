@@ -536,6 +536,39 @@ func TestDeletedTopicsLoseTheirOffsets(t *testing.T) {
 	})
 }
 
+// TestTopicsOfAnotherIDKeepTheirOffsets has a shard come back to a topic that has another id. Where the instance has not seen the old
+// one go, the log was taken over from another cluster, or nobody can tell: the offsets stay, as in Kafka.
+func TestTopicsOfAnotherIDKeepTheirOffsets(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, 1)
+			one := c.start(1)
+			c.metadata.push(t, own(0, 1, 1))
+			synctest.Wait()
+			one.commit(0, "g", 1)
+			c.metadata.push(t, own(0, -1, 2))
+			synctest.Wait()
+			if !seen {
+				one.stop()
+			}
+			again := uuid.UUID{0: 7}
+			c.metadata.push(t, &metarecord.RemoveTopicRecord{TopicID: topicID})
+			c.metadata.push(t, &metarecord.TopicRecord{Name: "a", TopicID: again},
+				&metarecord.PartitionRecord{TopicID: again, Replicas: []int32{1}, ISR: []int32{1}, Leader: 1})
+			synctest.Wait()
+			want := int64(-1)
+			if !seen {
+				one, want = c.start(1), 1
+			}
+			c.metadata.push(t, own(0, 1, 3))
+			synctest.Wait()
+			if n := one.fetch(0, "g"); n != want {
+				t.Fatalf("seen %v: %d", seen, n)
+			}
+		})
+	}
+}
+
 func TestOffsetsTopicMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1)
