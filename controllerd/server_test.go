@@ -238,12 +238,19 @@ func (n *node) beat(wantShutdown bool) *kmsg.BrokerHeartbeatResponse {
 
 func (n *node) await(what string, condition func(*metadata.Image) bool) {
 	n.c.t.Helper()
+	n.awaitWith(what, func() {}, condition)
+}
+
+// awaitWith waits until the node's image is as it should be, and does something again and again meanwhile.
+func (n *node) awaitWith(what string, meanwhile func(), condition func(*metadata.Image) bool) {
+	n.c.t.Helper()
 	deadline := time.After(patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !condition(n.follower.Image()) {
 		select {
 		case <-tick.C:
+			meanwhile()
 		case <-deadline:
 			n.c.t.Fatalf("no %s", what)
 		}
@@ -322,28 +329,20 @@ func (c *cluster) awaitQuorum(what string, condition func(kmsg.DescribeQuorumRes
 
 func TestSilentNodeIsFenced(t *testing.T) {
 	c := newCluster(t, 1)
-	c.configs[0].SessionTimeout = 2 * time.Second
 	c.startAll()
 	n1, n2 := c.startNode(1), c.startNode(2)
 	if topic := createTopic(c, "a", 4, 2); topic.ErrorCode != 0 {
 		t.Fatalf("%+v", topic)
 	}
 	id := n1.follower.Image().TopicByName("a").ID
-	for range 100 {
-		n2.beat(false)
-		if n1.follower.Image().Broker(1).Fenced {
-			break
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-	n2.await("new leaders", func(i *metadata.Image) bool {
+	c.stop(0)
+	c.configs[0].SessionTimeout = time.Second
+	c.startAll()
+	// Should the second node be fenced, too, since the machine is busy, then only after the first, and its next heartbeat ends that.
+	n2.awaitWith("new leaders", func() { n2.beat(false) }, func(i *metadata.Image) bool {
 		return i.Broker(1).Fenced && !slices.ContainsFunc(i.Topic(id).Partitions, func(p *metadata.Partition) bool { return p.Leader != 2 })
 	})
-	n1.beat(false)
-	n2.await("unfenced node", func(i *metadata.Image) bool { return !i.Broker(1).Fenced })
+	n2.awaitWith("unfenced node", func() { n1.beat(false) }, func(i *metadata.Image) bool { return !i.Broker(1).Fenced })
 }
 
 func TestControlledShutdown(t *testing.T) {
@@ -354,12 +353,8 @@ func TestControlledShutdown(t *testing.T) {
 		t.Fatalf("%+v", topic)
 	}
 	id := n1.follower.Image().TopicByName("a").ID
-	for n := 0; !n1.beat(true).ShouldShutdown; n++ {
-		if n > 200 {
-			t.Fatal("the node may not stop")
-		}
-		n2.beat(false)
-	}
+	stops := false
+	n2.awaitWith("leave to stop", func() { stops = n1.beat(true).ShouldShutdown; n2.beat(false) }, func(*metadata.Image) bool { return stops })
 	n2.await("new leaders", func(i *metadata.Image) bool {
 		return !slices.ContainsFunc(i.Topic(id).Partitions, func(p *metadata.Partition) bool { return p.Leader != 2 })
 	})
@@ -393,8 +388,8 @@ func TestThreeControllers(t *testing.T) {
 	t.Logf("topic made in %s", time.Since(begin))
 	n.await("topics", func(i *metadata.Image) bool { return i.TopicCount() == 6 })
 	c.start(first)
-	if !t.Failed() && c.controllers[first].Active() {
-		t.Fatal("it is active again")
+	if t.Failed() {
+		return
 	}
 	for i, s := range c.controllers {
 		if s.ClusterID() != c.controllers[0].ClusterID() {
