@@ -222,43 +222,6 @@ func nextOffset(batches []byte) int64 {
 	return next
 }
 
-// transactionLoad commits one transaction after the other, each with a record in each of some partitions. What is measured is the
-// commit, from when the records are acknowledged.
-type transactionLoad struct {
-	topic      string
-	partitions int32
-}
-
-func (l transactionLoad) run(ctx context.Context, bootstrap []string, t *tally) error {
-	if err := ensureTopic(ctx, bootstrap, l.topic); err != nil {
-		return err
-	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(bootstrap...), kgo.DefaultProduceTopic(l.topic), kgo.TransactionalID("bench"),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0))
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	for ctx.Err() == nil {
-		if err := cl.BeginTransaction(); err != nil {
-			return err
-		}
-		var failed kgo.FirstErrPromise
-		for p := range l.partitions {
-			cl.Produce(ctx, &kgo.Record{Partition: p, Value: make([]byte, 100)}, failed.Promise())
-		}
-		if err := failed.Err(); err != nil {
-			return ended(ctx, err)
-		}
-		start := time.Now()
-		if err := cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
-			return ended(ctx, err)
-		}
-		t.request(time.Since(start))
-	}
-	return nil
-}
-
 // endToEndLoad sends records at a fixed rate and measures until they are consumed, from the moment each was due, so
 // that a stall is not forgiven.
 type endToEndLoad struct {

@@ -6,6 +6,7 @@
 //
 //	bench --binary bin/chancery                     starts and measures both shapes
 //	bench --bootstrap host:port --pids 12,34        measures a cluster that is already there
+//	bench --beside host:port --beside-pids 56       measures another broker after these, in the same run
 package main
 
 import (
@@ -28,6 +29,8 @@ type options struct {
 	dataDir     string
 	bootstrap   string
 	pids        string
+	beside      string
+	besidePids  string
 	only        string
 	work        string
 	measureTime time.Duration
@@ -40,6 +43,8 @@ func main() {
 	flag.StringVar(&o.dataDir, "data", "", "where the servers keep their data (default: a new folder on a memory file system where there is one)")
 	flag.StringVar(&o.bootstrap, "bootstrap", "", "measure the cluster at these addresses instead of starting one")
 	flag.StringVar(&o.pids, "pids", "", "with --bootstrap: process ids whose CPU and memory count, comma-separated")
+	flag.StringVar(&o.beside, "beside", "", "then measure the cluster at these addresses in the same way, to compare")
+	flag.StringVar(&o.besidePids, "beside-pids", "", "process ids of that cluster")
 	flag.StringVar(&o.only, "only", "", "measure this shape only: all or split")
 	flag.StringVar(&o.work, "work", "", "measure only the work whose name contains this")
 	flag.DurationVar(&o.measureTime, "time", 8*time.Second, "measured time of each kind of work")
@@ -55,21 +60,41 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	if o.bootstrap != "" {
-		pids, err := parsePids(o.pids)
+	var rows []row
+	defer func() { printTable(rows) }()
+	measureGiven := func(shape, bootstrap, pids string) error {
+		list, err := parsePids(pids)
 		if err != nil {
 			return err
 		}
-		rows, err := measureCluster(ctx, o, &cluster{shape: "given", bootstrap: strings.Split(o.bootstrap, ","), pids: pids})
-		printTable(rows)
+		got, err := measureCluster(ctx, o, &cluster{shape: shape, bootstrap: strings.Split(bootstrap, ","), pids: list})
+		rows = append(rows, got...)
 		return err
 	}
+	if o.bootstrap != "" {
+		if err := measureGiven("given", o.bootstrap, o.pids); err != nil {
+			return err
+		}
+	} else {
+		got, err := measureShapes(ctx, o)
+		rows = got
+		if err != nil {
+			return err
+		}
+	}
+	if o.beside == "" {
+		return nil
+	}
+	return measureGiven("beside", o.beside, o.besidePids)
+}
+
+// measureShapes starts and measures one process, then the services apart.
+func measureShapes(ctx context.Context, o options) ([]row, error) {
 	dir, err := dataDir(o.dataDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
-
 	var rows []row
 	for _, shape := range []string{"all", "split"} {
 		if o.only != "" && o.only != shape {
@@ -77,16 +102,15 @@ func run(ctx context.Context, o options) error {
 		}
 		c, err := startCluster(ctx, shape, o.binary, filepath.Join(dir, shape))
 		if err != nil {
-			return fmt.Errorf("start %s: %w", shape, err)
+			return rows, fmt.Errorf("start %s: %w", shape, err)
 		}
 		got, err := measureCluster(ctx, o, c)
 		rows = append(rows, got...)
 		if err := errors.Join(err, c.stop()); err != nil {
-			return fmt.Errorf("measure %s: %w", shape, err)
+			return rows, fmt.Errorf("measure %s: %w", shape, err)
 		}
 	}
-	printTable(rows)
-	return nil
+	return rows, nil
 }
 
 // dataDir makes a folder for the servers. A memory file system takes the disk out of the figures.
@@ -122,14 +146,14 @@ func measureCluster(ctx context.Context, o options, c *cluster) ([]row, error) {
 		if err != nil {
 			return rows, fmt.Errorf("%s: %w", w.name, err)
 		}
-		rows = append(rows, r)
-		fmt.Fprintf(os.Stderr, "measured %s in %s: %.0f MB/s, %.0f requests/s\n", w.name, c.shape, r.mbPerSec, r.reqPerSec)
+		rows = append(rows, r...)
+		fmt.Fprintf(os.Stderr, "measured %s in %s: %.0f MB/s, %.0f requests/s\n", w.name, c.shape, r[0].mbPerSec, r[0].reqPerSec)
 	}
 	return rows, nil
 }
 
-// measure runs one kind of work: warm-up, then the time that counts.
-func measure(ctx context.Context, o options, c *cluster, w work) (row, error) {
+// measure runs one kind of work: warm-up, then the time that counts. It gives a row for the work, and one for each of its steps.
+func measure(ctx context.Context, o options, c *cluster, w work) ([]row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var t tally
@@ -137,22 +161,22 @@ func measure(ctx context.Context, o options, c *cluster, w work) (row, error) {
 	go func() { done <- w.run(ctx, c.bootstrap, &t) }()
 
 	if err := pause(ctx, o.warmUp, done); err != nil {
-		return row{}, err
+		return nil, err
 	}
 	t.counting.Store(true)
 	bytes0, requests0, usage0, start := t.bytes.Load(), t.requests.Load(), c.usage(), time.Now()
 	if err := pause(ctx, o.measureTime, done); err != nil {
-		return row{}, err
+		return nil, err
 	}
 	elapsed := time.Since(start).Seconds()
 	bytes, requests, used := t.bytes.Load()-bytes0, t.requests.Load()-requests0, c.usage()
 	t.counting.Store(false)
 	cancel()
 	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-		return row{}, err
+		return nil, err
 	}
 	if n := t.failures.Load(); n > 0 {
-		return row{}, fmt.Errorf("%d partitions answered with an error, the first %s", n, t.firstFailure())
+		return nil, fmt.Errorf("%d partitions answered with an error, the first %s", n, t.firstFailure())
 	}
 	r := row{shape: c.shape, work: w.name, mbPerSec: float64(bytes) / elapsed / (1 << 20), reqPerSec: float64(requests) / elapsed, rssMiB: used.rssMiB}
 	r.p50, r.p99 = t.quantile(0.50), t.quantile(0.99)
@@ -164,7 +188,11 @@ func measure(ctx context.Context, o options, c *cluster, w work) (row, error) {
 	if bytes > 0 {
 		r.cpuPerGiB = cpu / (float64(bytes) / (1 << 30))
 	}
-	return r, nil
+	rows := []row{r}
+	for _, name := range t.stepNames() {
+		rows = append(rows, row{shape: c.shape, work: "  of which " + name, p50: t.stepQuantile(name, 0.50), p99: t.stepQuantile(name, 0.99)})
+	}
+	return rows, nil
 }
 
 // pause waits for d, and stops early when the work ends by itself, which is a failure.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,8 @@ type tally struct {
 
 	mu        sync.Mutex
 	latencies []time.Duration
+	// steps are the latencies of parts of a request that are of interest by themselves, by their names.
+	steps map[string][]time.Duration
 }
 
 func (t *tally) request(latency time.Duration) {
@@ -33,6 +36,19 @@ func (t *tally) latency(d time.Duration) {
 	t.mu.Unlock()
 }
 
+// step notes the latency of a part of a request.
+func (t *tally) step(name string, d time.Duration) {
+	if !t.counting.Load() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.steps == nil {
+		t.steps = map[string][]time.Duration{}
+	}
+	t.steps[name] = append(t.steps[name], d)
+}
+
 // failed notes an error code of a partition.
 func (t *tally) failed(code int16) {
 	t.failureCode.CompareAndSwap(0, int32(code))
@@ -46,13 +62,31 @@ func (t *tally) firstFailure() string {
 	return "none"
 }
 
-// quantile sorts in place; it is for the end of a run.
+// quantile of the requests' latencies. It sorts in place; it is for the end of a run.
 func (t *tally) quantile(q float64) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.latencies) == 0 {
+	return quantile(t.latencies, q)
+}
+
+// stepNames are the names of the parts, in order.
+func (t *tally) stepNames() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.steps))
+}
+
+// stepQuantile is quantile for a part.
+func (t *tally) stepQuantile(name string, q float64) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return quantile(t.steps[name], q)
+}
+
+func quantile(latencies []time.Duration, q float64) time.Duration {
+	if len(latencies) == 0 {
 		return 0
 	}
-	slices.Sort(t.latencies)
-	return t.latencies[int(q*float64(len(t.latencies)-1))]
+	slices.Sort(latencies)
+	return latencies[int(q*float64(len(latencies)-1))]
 }

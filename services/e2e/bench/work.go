@@ -25,13 +25,17 @@ const topicPartitions = 12
 func works() []work {
 	bulk := produceLoad{topic: "bench-bulk", connections: 2, inFlight: 8, batchBytes: 64 << 10, recordBytes: 1 << 10, partitionsPerRequest: 4}
 	small := produceLoad{topic: "bench-small", connections: 2, inFlight: 32, batchBytes: 100, recordBytes: 100, partitionsPerRequest: 1}
+	ten := transactionLoad{topic: "bench-transactions", partitions: 10}
 	return []work{
 		{"produce acks=all, 64 KiB batches", bulk.run},
 		{"produce acks=all, one 100 B record a request", small.run},
 		{"fetch from the page cache", fetchLoad{topic: bulk.topic, connections: 2, partitionsPerRequest: 4}.run},
 		{"commit of one offset, one shard", commitLoad{topic: "bench-bulk", connections: 32, inFlight: 16, shards: 1}.run},
 		{"commit of one offset, all shards", commitLoad{topic: "bench-bulk", connections: 64, inFlight: 16, shards: offsetsPartitions}.run},
-		{"commit of a transaction over 10 partitions", transactionLoad{topic: "bench-transactions", partitions: 10}.run},
+		{"transactions over 10 partitions", ten.run},
+		{"20 transactions a second over 10 partitions", ten.at(20, 1, false)},
+		{"40 transactions a second over 10 partitions", ten.at(40, 2, false)},
+		{"40 transactions a second over 10 partitions, version 1", ten.at(40, 2, true)},
 		{"end to end at 10 MB/s, 1 KiB records", endToEndLoad{topic: "bench-latency", bytesPerSecond: 10 << 20, recordBytes: 1 << 10}.run},
 	}
 }
