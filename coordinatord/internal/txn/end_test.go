@@ -208,6 +208,76 @@ func TestCommandsWaitForTheEnd(t *testing.T) {
 	w.after(parkTime)
 }
 
+// TestNextTransactionSharesTheAppend: what has waited for a transaction's end is decided as soon as that is, and goes into the log with
+// it. When the log refuses them both, it has to be sent again, and the end is noted again.
+func TestNextTransactionSharesTheAppend(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		w := newWorld(t)
+		p := w.begin()
+		w.mustAdd(p, 2, 0)
+		next := w.end(p, 2, true).Producer
+		w.manual = true
+		add := func() Ticket {
+			return w.do(&Add{ID: "tx", Producer: next, Version: 2, Partitions: []Partition{{"t", 1}}})
+		}
+		first := add()
+		w.written()
+		if len(w.pending) != 2 || w.pending[1].state.State != Ongoing {
+			t.Fatalf("%d records are on their way", len(w.pending))
+		}
+		w.silent(first)
+		if refused {
+			w.fail()
+			if a := w.answers[first]; a.code != errcode.CoordinatorNotAvailable {
+				t.Fatalf("%+v", a)
+			}
+			first = add()
+			w.silent(first)
+			w.after(completionPause)
+			w.tick()
+			if a, ok := w.answers[first]; !ok || a.reply != errcode.ConcurrentTransactions {
+				t.Fatalf("%+v", a)
+			}
+			w.commit()
+			first = add()
+		}
+		w.commit()
+		if code := reply[errcode.Code](w, first); code != errcode.None {
+			t.Fatal(code)
+		}
+		w.state(Ongoing)
+	}
+}
+
+// TestTransactionsEndTogether: those whose ends become durable with one append have each its waiting command carried out.
+func TestTransactionsEndTogether(t *testing.T) {
+	w := newWorld(t)
+	ids := []string{"a", "b", "c"}
+	producers := map[string]Producer{}
+	for _, id := range ids {
+		producers[id] = w.init(Init{ID: id}).Producer
+	}
+	w.manual = true
+	// Nothing is in these transactions, so that their ends follow from one append.
+	for _, id := range ids {
+		w.do(&End{ID: id, Producer: producers[id], Version: 2, NewProducerID: none})
+	}
+	var waiting []Ticket
+	for _, id := range ids {
+		p := producers[id]
+		waiting = append(waiting, w.do(&Add{ID: id, Producer: Producer{p.ID, p.Epoch + 1}, Version: 2, Partitions: []Partition{{"t", 0}}}))
+	}
+	for range 4 {
+		w.commit()
+		w.tick()
+	}
+	for _, ticket := range waiting {
+		if code := reply[errcode.Code](w, ticket); code != errcode.None {
+			t.Fatal(code)
+		}
+	}
+}
+
 // TestCommandsDoNotWaitForEver: markers may take long.
 func TestCommandsDoNotWaitForEver(t *testing.T) {
 	w := newWorld(t)

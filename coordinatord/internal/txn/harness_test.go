@@ -140,7 +140,16 @@ func (w *world) do(c Command) Ticket {
 	w.last++
 	w.m.Decide(w.now, w.last, c, &w.out)
 	w.carryOut()
+	w.tick()
 	return w.last
+}
+
+// tick does what is due, as a shard does after each round.
+func (w *world) tick() {
+	if due := w.m.Due(); !due.IsZero() && !due.After(w.now) {
+		w.m.Tick(w.now, &w.out)
+		w.carryOut()
+	}
 }
 
 // after lets time pass, alarm by alarm.

@@ -2,6 +2,7 @@ package txn
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"chancery/services/kafka/errcode"
@@ -56,8 +57,10 @@ type Machine struct {
 	parked map[string][]parked
 	// written are the transactions whose markers are written, and of which the log does not yet say so.
 	written map[string]bool
+	// ended are the ids with parked commands whose transaction's end has just been decided.
+	ended []string
 
-	abortDue, expireDue, parkDue, completionDue time.Time
+	abortDue, expireDue, parkDue, completionDue, resumeDue time.Time
 }
 
 // slot is a transactional id by both views: the newest one, by which commands are decided, and the durable one, which
@@ -150,7 +153,7 @@ func (m *Machine) decide(now time.Time, c Command, out *Effects) Reply {
 // has written.
 func (m *Machine) resume(now time.Time, id string, out *Effects) {
 	waiting := m.parked[id]
-	for len(waiting) > 0 && len(out.Records()) == 0 {
+	for len(waiting) > 0 && !writes(out, id) {
 		if t := m.newest(id); t != nil && t.State.ending() {
 			break
 		}
@@ -163,6 +166,11 @@ func (m *Machine) resume(now time.Time, id string, out *Effects) {
 		return
 	}
 	m.parked[id] = waiting
+}
+
+// writes says whether the effects have a record of an id, which is not applied yet.
+func writes(out *Effects, id string) bool {
+	return slices.ContainsFunc(out.Records(), func(r *Record) bool { return r.id == id })
 }
 
 // Apply changes the newest view.
@@ -199,8 +207,17 @@ func (m *Machine) finish(now time.Time, t *Transaction, resumed bool, out *Effec
 		m.config.Host.WriteMarkers(t, resumed)
 		return
 	}
+	m.complete(now, t, out)
+}
+
+// complete notes the end of a transaction whose markers are written. What has waited for it goes on as soon as that is applied: it need
+// not be durable, since the answers wait for the log.
+func (m *Machine) complete(now time.Time, t *Transaction, out *Effects) {
 	m.written[t.ID] = true
 	m.write(t.completed(now.UnixMilli()), out)
+	if len(m.parked[t.ID]) > 0 {
+		m.ended, m.resumeDue = append(m.ended, t.ID), now
+	}
 }
 
 // Rollback takes back what was applied and not committed.
@@ -255,8 +272,7 @@ func (m *Machine) markersWritten(now time.Time, c *MarkersWritten, out *Effects)
 	if t == nil || !t.State.ending() || t.ProducerID != c.Producer.ID || t.Epoch != c.Producer.Epoch {
 		return
 	}
-	m.written[c.ID] = true
-	m.write(t.completed(now.UnixMilli()), out)
+	m.complete(now, t, out)
 }
 
 func (m *Machine) count() Counts {

@@ -11,7 +11,7 @@ import (
 // Due is when Tick has something to do.
 func (m *Machine) Due() time.Time {
 	var due time.Time
-	for _, at := range []time.Time{m.abortDue, m.expireDue, m.parkDue, m.completionDue} {
+	for _, at := range []time.Time{m.abortDue, m.expireDue, m.parkDue, m.completionDue, m.resumeDue} {
 		if !at.IsZero() && (due.IsZero() || at.Before(due)) {
 			due = at
 		}
@@ -21,6 +21,9 @@ func (m *Machine) Due() time.Time {
 
 // Tick does what is due.
 func (m *Machine) Tick(now time.Time, out *Effects) {
+	if isDue(m.resumeDue, now) {
+		m.resumeEnded(now, out)
+	}
 	if isDue(m.parkDue, now) {
 		m.unpark(now, out)
 	}
@@ -38,6 +41,15 @@ func (m *Machine) Tick(now time.Time, out *Effects) {
 }
 
 func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
+
+// resumeEnded carries out the commands whose transactions have ended.
+func (m *Machine) resumeEnded(now time.Time, out *Effects) {
+	ended := m.ended
+	m.ended, m.resumeDue = nil, time.Time{}
+	for _, id := range ended {
+		m.resume(now, id, out)
+	}
+}
 
 // unpark answers the commands that have waited long enough.
 func (m *Machine) unpark(now time.Time, out *Effects) {
@@ -75,7 +87,7 @@ func (m *Machine) completeAgain(now time.Time, out *Effects) {
 	out.Split()
 	for id := range m.written {
 		if t := m.newest(id); t != nil && t.State.ending() {
-			m.write(t.completed(now.UnixMilli()), out)
+			m.complete(now, t, out)
 		}
 	}
 }
