@@ -67,6 +67,8 @@ type Server struct {
 	env     *keeper.Env
 	reads   reads
 	metrics *metrics
+	// served is nil until Register.
+	served *storagerpc.TierServer
 
 	// image is the newest image that has been published here; it may be ahead of Deps.Metadata.Image.
 	image atomic.Pointer[metadata.Image]
@@ -138,8 +140,11 @@ func endpoints(list []metadata.Endpoint) []*controllerv1.Endpoint {
 	return out
 }
 
-// Register makes the instance answer on a gRPC server or a local channel.
-func (s *Server) Register(r grpc.ServiceRegistrar) { storagerpc.RegisterTiering(r, service{s: s}) }
+// Register makes the instance answer on a gRPC server or a local channel. The address is the one by which other processes reach
+// it; empty when there are none.
+func (s *Server) Register(r grpc.ServiceRegistrar, address string) {
+	s.served = storagerpc.RegisterTiering(r, service{s: s}, address, s.deps.Logger)
+}
 
 // Start begins to register, and to look after the shards that the controller gives to this instance.
 func (s *Server) Start(ctx context.Context) error {
@@ -184,6 +189,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 	cancel()
 	s.shards.Drain(ctx)
+	if s.served != nil {
+		s.served.Close()
+	}
 	s.cancel()
 	s.loops.Wait()
 	err := s.member.Stop(ctx)

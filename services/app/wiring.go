@@ -122,7 +122,7 @@ func buildClients(p *parts) (lifecycle.Service, error) {
 		},
 	})
 	p.coordinators = coordinatorclient.New(instances.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
-	p.tiers = tieringclient.New(instances.Config{Image: images.Image, Await: images.Await, Dialer: p.dialer})
+	p.tiers = tieringclient.New(instances.Config{Image: images.Image, Await: images.Await, Dialer: storagerpc.TierDialer{Dialer: p.dialer}})
 	p.follower.Subscribe(metadata.PublisherFunc(func(_ context.Context, _ *metadata.Delta, image *metadata.Image) {
 		p.nodes.Update(image)
 		p.coordinators.Update(image)
@@ -270,7 +270,11 @@ func buildTiering(p *parts) (lifecycle.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Register(p.registrar(localTiering))
+	address := transport.JoinAddress(endpoint.Host, endpoint.Port)
+	if p.inOneProcess() {
+		address = ""
+	}
+	t.Register(p.registrar(localTiering), address)
 	if p.admin != nil && p.node.Bool("remote.log.storage.system.enable") {
 		t.Offer(p.admin)
 	}

@@ -28,5 +28,6 @@
 // # Files
 //
 // A client on the node's machine, of the same user, takes the records of a fetch as open files over a unix socket beside the
-// streams: file_channel.go says how. Elsewhere, and whenever that does not work, they go over the streams.
+// streams: file_channel.go says how. Elsewhere, and whenever that does not work, they go over the streams. The records of large
+// reads from a tiering instance on the same machine come over such a socket, too, as bytes: record_channel.go.
 package storagerpc

@@ -86,26 +86,27 @@ func samePeer(conn *net.UnixConn) error {
 	return nil
 }
 
-// dialFiles opens a channel to the node at an address, if it is on this machine.
-func dialFiles(address string) (*fileChannel, error) {
-	conn, err := net.DialUnix("unixpacket", nil, channelName(address))
-	if err != nil {
-		return nil, err
-	}
+// dialSamePeer connects to a socket of a process of the same user, and sends a new channel's name.
+func dialSamePeer(address *net.UnixAddr) (*net.UnixConn, [channelTokenBytes]byte, error) {
 	var token [channelTokenBytes]byte
+	conn, err := net.DialUnix(address.Net, nil, address)
+	if err != nil {
+		return nil, token, err
+	}
 	_, _ = rand.Read(token[:]) // never fails
 	if err := samePeer(conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, token, errors.Join(err, conn.Close())
 	}
 	if _, err := conn.Write(token[:]); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, token, errors.Join(err, conn.Close())
 	}
-	return newFileChannel(token, unixPass{conn}), nil
+	return conn, token, nil
 }
 
-// listenFiles takes clients' channels until the context ends.
-func (c *fileChannels) listenFiles(ctx context.Context, address string) error {
-	l, err := net.ListenUnix("unixpacket", channelName(address))
+// listenSamePeer serves channels of processes of the same user until the context ends, each on a goroutine of its own with
+// the name that the client has sent.
+func listenSamePeer(ctx context.Context, address *net.UnixAddr, serve func(conn *net.UnixConn, token [channelTokenBytes]byte)) error {
+	l, err := net.ListenUnix(address.Net, address)
 	if err != nil {
 		return err
 	}
@@ -116,32 +117,55 @@ func (c *fileChannels) listenFiles(ctx context.Context, address string) error {
 			if err != nil {
 				return
 			}
-			go c.serve(conn)
+			go func() {
+				token, err := tokenOf(conn)
+				if err != nil {
+					_ = conn.Close() // nothing was said on it
+					return
+				}
+				serve(conn, token)
+			}()
 		}
 	}()
 	return nil
 }
 
-// serve takes one channel in and waits for its end.
-func (c *fileChannels) serve(conn *net.UnixConn) {
-	var token [channelTokenBytes]byte
-	err := samePeer(conn)
-	if err == nil {
-		err = conn.SetReadDeadline(time.Now().Add(passTimeout))
+// tokenOf reads the name of a channel that a client has opened.
+func tokenOf(conn *net.UnixConn) (token [channelTokenBytes]byte, err error) {
+	if err := samePeer(conn); err != nil {
+		return token, err
 	}
-	if err == nil {
-		var n int
-		if n, err = conn.Read(token[:]); err == nil && n != len(token) {
-			err = errors.New("no token")
+	if err := conn.SetReadDeadline(time.Now().Add(passTimeout)); err != nil {
+		return token, err
+	}
+	// The client sends it with one write, so it comes with one read.
+	n, err := conn.Read(token[:])
+	if err != nil {
+		return token, err
+	}
+	if n != len(token) {
+		return token, errors.New("no token")
+	}
+	return token, conn.SetReadDeadline(time.Time{})
+}
+
+// dialFiles opens a channel to the node at an address, if it is on this machine.
+func dialFiles(address string) (*fileChannel, error) {
+	conn, token, err := dialSamePeer(channelName(address))
+	if err != nil {
+		return nil, err
+	}
+	return newFileChannel(token, unixPass{conn}), nil
+}
+
+// listenFiles takes clients' channels until the context ends.
+func (c *fileChannels) listenFiles(ctx context.Context, address string) error {
+	return listenSamePeer(ctx, channelName(address), func(conn *net.UnixConn, token [channelTokenBytes]byte) {
+		if !c.add(token, unixPass{conn}) {
+			_ = conn.Close() // nothing was said on it
+			return
 		}
-	}
-	if err == nil {
-		err = conn.SetReadDeadline(time.Time{})
-	}
-	if err != nil || !c.add(token, unixPass{conn}) {
-		_ = conn.Close() // nothing was said on it
-		return
-	}
-	_, _ = conn.Read(token[:1]) // a client sends nothing more, so this ends with the channel
-	c.remove(token)
+		_, _ = conn.Read(token[:1]) // a client sends nothing more, so this ends with the channel
+		c.remove(token)
+	})
 }

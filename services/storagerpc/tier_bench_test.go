@@ -22,16 +22,21 @@ func (i copyingInstance) Read(context.Context, *tieringv1.ReadRequest) (*tiering
 	return &tieringv1.ReadResponse{Records: mem.BufferSlice{i.records}.Materialize()}, nil
 }
 
-// BenchmarkTierRead hands 1 MiB from a tiering instance to a gateway, by reference and as the generated message does, in one process and
-// between two ends of a TCP connection.
+// BenchmarkTierRead hands 1 MiB from a tiering instance to a gateway: by reference and as the generated message does, in one process
+// and between two ends of a TCP connection, and beside that over a unix socket.
 func BenchmarkTierRead(b *testing.B) {
 	const size = 1 << 20
 	pool := transport.NewPool()
 	buffer, _ := pool.Buffer(size)
-	byReference := func(r grpc.ServiceRegistrar) { RegisterTiering(r, tieringInstance{buffer}) }
-	byCopy := func(r grpc.ServiceRegistrar) { tieringv1.RegisterTieringServer(r, copyingInstance{records: buffer}) }
+	byReference := func(r grpc.ServiceRegistrar) func() {
+		return RegisterTiering(r, tieringInstance{buffer}, "", discard()).Close
+	}
+	byCopy := func(r grpc.ServiceRegistrar) func() {
+		tieringv1.RegisterTieringServer(r, copyingInstance{records: buffer})
+		return func() {}
+	}
 	readReference := func(b *testing.B, c transport.Conn) int {
-		got, err := ReadTier(b.Context(), c, &tieringv1.ReadRequest{})
+		got, err := ReadTier(b.Context(), c, &tieringv1.ReadRequest{MaxBytes: size})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -48,7 +53,7 @@ func BenchmarkTierRead(b *testing.B) {
 	}
 	for _, how := range []struct {
 		name     string
-		register func(grpc.ServiceRegistrar)
+		register func(grpc.ServiceRegistrar) func()
 		read     func(*testing.B, transport.Conn) int
 	}{{"reference", byReference, readReference}, {"message", byCopy, readCopy}} {
 		run := func(name string, c transport.Conn) {
@@ -65,24 +70,50 @@ func BenchmarkTierRead(b *testing.B) {
 		channel := transport.NewLocal(pool).Channel("tiering")
 		how.register(channel)
 		run("one process", channel)
-		server, err := transport.NewServer("127.0.0.1:0", transport.Options{Pool: pool}, discard())
-		if err != nil {
-			b.Fatal(err)
-		}
-		how.register(server)
-		if err := server.Start(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		conn, err := transport.NewDialer(transport.Options{Pool: pool}, nil).Dial(server.Address())
-		if err != nil {
-			b.Fatal(err)
-		}
+		conn, stop := dialTier(b, pool, how.register)
 		run("TCP", conn)
-		if err := conn.Close(); err != nil {
-			b.Fatal(err)
+		stop()
+	}
+	served := func(r grpc.ServiceRegistrar) func() {
+		return RegisterTiering(r, tieringInstance{buffer}, "benchmark", discard()).Close
+	}
+	conn, stop := dialTier(b, pool, served)
+	defer stop()
+	beside := &tierConn{Conn: conn, address: "benchmark", pool: pool}
+	b.Run("unix socket", func(b *testing.B) {
+		b.SetBytes(size)
+		b.ReportAllocs()
+		for range b.N {
+			if n := readReference(b, beside); n != size {
+				b.Fatalf("%d bytes", n)
+			}
 		}
-		if err := server.Stop(context.WithoutCancel(b.Context())); err != nil {
-			b.Fatal(err)
+	})
+	beside.records.close()
+}
+
+// dialTier starts a server on TCP and connects to it.
+func dialTier(t testing.TB, pool *transport.Pool, register func(grpc.ServiceRegistrar) func()) (conn transport.Conn, stop func()) {
+	t.Helper()
+	server, err := transport.NewServer("127.0.0.1:0", transport.Options{Pool: pool}, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unregister := register(server)
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn, err = transport.NewDialer(transport.Options{Pool: pool}, nil).Dial(server.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		unregister()
+		if err := server.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -424,7 +424,7 @@ func TestTierReadIsNotCopied(t *testing.T) {
 	copy(data, "records")
 	local := transport.NewLocal(pool)
 	channel := local.Channel("tiering")
-	RegisterTiering(channel, tieringInstance{buffer})
+	defer RegisterTiering(channel, tieringInstance{buffer}, "", discard()).Close()
 	got, err := ReadTier(t.Context(), channel, &tieringv1.ReadRequest{FetchOffset: 5})
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,10 @@ type ReadRequest struct {
 	MinOne bool `protobuf:"varint,7,opt,name=min_one,json=minOne,proto3" json:"min_one,omitempty"`
 	// Whether aborted transactions are wanted.
 	ReadCommitted bool `protobuf:"varint,8,opt,name=read_committed,json=readCommitted,proto3" json:"read_committed,omitempty"`
+	// The channel on which the sender, on the same machine, takes records, and the number under which it expects those of this
+	// read; 0 for none.
+	RecordChannel []byte `protobuf:"bytes,9,opt,name=record_channel,json=recordChannel,proto3" json:"record_channel,omitempty"`
+	RecordNumber  uint64 `protobuf:"varint,10,opt,name=record_number,json=recordNumber,proto3" json:"record_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -127,12 +131,28 @@ func (x *ReadRequest) GetReadCommitted() bool {
 	return false
 }
 
+func (x *ReadRequest) GetRecordChannel() []byte {
+	if x != nil {
+		return x.RecordChannel
+	}
+	return nil
+}
+
+func (x *ReadRequest) GetRecordNumber() uint64 {
+	if x != nil {
+		return x.RecordNumber
+	}
+	return 0
+}
+
 type ReadResponse struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Records             []byte                 `protobuf:"bytes,1,opt,name=records,proto3" json:"records,omitempty"`
 	AbortedTransactions []*AbortedTransaction  `protobuf:"bytes,2,rep,name=aborted_transactions,json=abortedTransactions,proto3" json:"aborted_transactions,omitempty"`
 	// The offset after the last record given.
-	EndOffset     int64 `protobuf:"varint,3,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	EndOffset int64 `protobuf:"varint,3,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
+	// How many bytes of records were passed on the sender's channel; there are none here then.
+	PassedBytes   int64 `protobuf:"varint,4,opt,name=passed_bytes,json=passedBytes,proto3" json:"passed_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -184,6 +204,13 @@ func (x *ReadResponse) GetAbortedTransactions() []*AbortedTransaction {
 func (x *ReadResponse) GetEndOffset() int64 {
 	if x != nil {
 		return x.EndOffset
+	}
+	return 0
+}
+
+func (x *ReadResponse) GetPassedBytes() int64 {
+	if x != nil {
+		return x.PassedBytes
 	}
 	return 0
 }
@@ -406,7 +433,7 @@ var File_tiering_v1_tiering_proto protoreflect.FileDescriptor
 
 const file_tiering_v1_tiering_proto_rawDesc = "" +
 	"\n" +
-	"\x18tiering/v1/tiering.proto\x12\x13chancery.tiering.v1\"\x85\x02\n" +
+	"\x18tiering/v1/tiering.proto\x12\x13chancery.tiering.v1\"\xd1\x02\n" +
 	"\vReadRequest\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12'\n" +
@@ -415,12 +442,16 @@ const file_tiering_v1_tiering_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\x11R\x05epoch\x12\x1b\n" +
 	"\tmax_bytes\x18\x06 \x01(\x05R\bmaxBytes\x12\x17\n" +
 	"\amin_one\x18\a \x01(\bR\x06minOne\x12%\n" +
-	"\x0eread_committed\x18\b \x01(\bR\rreadCommitted\"\xa3\x01\n" +
+	"\x0eread_committed\x18\b \x01(\bR\rreadCommitted\x12%\n" +
+	"\x0erecord_channel\x18\t \x01(\fR\rrecordChannel\x12#\n" +
+	"\rrecord_number\x18\n" +
+	" \x01(\x04R\frecordNumber\"\xc6\x01\n" +
 	"\fReadResponse\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\fR\arecords\x12Z\n" +
 	"\x14aborted_transactions\x18\x02 \x03(\v2'.chancery.tiering.v1.AbortedTransactionR\x13abortedTransactions\x12\x1d\n" +
 	"\n" +
-	"end_offset\x18\x03 \x01(\x03R\tendOffset\"X\n" +
+	"end_offset\x18\x03 \x01(\x03R\tendOffset\x12!\n" +
+	"\fpassed_bytes\x18\x04 \x01(\x03R\vpassedBytes\"X\n" +
 	"\x12AbortedTransaction\x12\x1f\n" +
 	"\vproducer_id\x18\x01 \x01(\x03R\n" +
 	"producerId\x12!\n" +
