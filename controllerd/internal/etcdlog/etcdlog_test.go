@@ -291,8 +291,8 @@ func TestFullStoreIsCured(t *testing.T) {
 	}
 	awaitAlarm(t, m)
 	// A member's own alarm can land after it was taken back.
-	reclaim, reclaims := m.store.reclaim, 0
-	m.store.reclaim = func(ctx context.Context) error {
+	reclaim, reclaims := m.reclaim, 0
+	m.reclaim = func(ctx context.Context) error {
 		reclaims++
 		err := reclaim(ctx)
 		if reclaims == 1 {

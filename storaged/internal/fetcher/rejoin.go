@@ -46,7 +46,10 @@ func (w *worker) rejoin(ctx context.Context, lost []*part) {
 			w.delay(p, code)
 			continue
 		}
-		p.replica.Rejoin(p.leaderEpoch, start.GetOffset(), end.GetOffset())
+		if !p.replica.Rejoin(p.leaderEpoch, start.GetOffset(), end.GetOffset()) {
+			// The leader refuses an offset that it has; what makes it do so may end.
+			w.delay(p, errcode.OffsetOutOfRange)
+		}
 	}
 }
 

@@ -301,5 +301,10 @@ func (m *move) swap(present *log.Log) (replica.Home, error) {
 	if err != nil {
 		return replica.Home{Dir: m.to}, err
 	}
+	// A log that is opened forgets epochs without records, of which the present one of a leader can be one: followers that were
+	// cut off in an older epoch would find none here that tells them where to go on.
+	if err := opened.CopyEpochs(present); err != nil {
+		return replica.Home{Dir: m.to}, err
+	}
 	return replica.Home{Dir: m.to, Log: opened}, nil
 }

@@ -450,6 +450,55 @@ func moveAmongElections(t *testing.T, random *rand.Rand) {
 	}
 }
 
+// TestMovedLeaderKnowsItsEpoch: a leader that has written nothing in its epoch moves. A follower with records of the epoch before,
+// which are on no other node, must still learn from it where the two logs part.
+func TestMovedLeaderKnowsItsEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		var fetches atomic.Int32
+		c.set(func() {
+			c.spy = func(*storage.FetchRequest, *storage.FetchResult) {
+				if fetches.Add(1) > 1000 {
+					c.set(func() { c.cut[2] = true }) // It asks without a pause, so that no time would pass.
+				}
+			}
+		})
+		n, dirs := twoDirs(t, c, nil)
+		c.dirs[2] = t.TempDir()
+		c.start(2)
+		t.Cleanup(func() { c.stop(2) })
+		topic := c.topic("a", 1, 1, 2)
+		write := func(leader int32, acks int16, value string) {
+			t.Helper()
+			if r := produce(c.node(leader), appendRequest(topic, acks, batch(value))); r.Error != errcode.None {
+				t.Fatalf("%+v", r)
+			}
+		}
+		write(1, storage.AcksAll, "both")
+		c.set(func() { c.cut[2] = true })
+		pass(2 * time.Second)
+		write(1, storage.AcksLeader, "first")
+		c.elect(topic, 2, 1, 2)
+		write(2, storage.AcksLeader, "second")
+		c.elect(topic, 1, 1, 2)
+		_, to := where(t, n, "a", dirs)
+		if code := move(t, n, "a", to); code != errcode.None {
+			t.Fatal(code)
+		}
+		eventually(t, "the replica has moved", func() bool {
+			in := described(t, n, "a")
+			return in[to] == "present" && len(in) == 1
+		})
+		fetches.Store(0)
+		c.set(func() { c.cut[2] = false })
+		pass(5 * time.Second)
+		c.elect(topic, 2, 1, 2)
+		if got, want := values(t, fetch(t, c.node(2), fetchRequest(topic, 0))), []string{"both", "first"}; !slices.Equal(got, want) {
+			t.Errorf("the follower has %v, want %v; it fetched %d times", got, want, fetches.Load())
+		}
+	})
+}
+
 // A log whose start lies inside a batch moves with the whole batch, and shows as little of it as before.
 func TestMoveOfALogThatBeginsInsideABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

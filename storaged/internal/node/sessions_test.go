@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,6 +192,40 @@ func TestFetchersAreReconfigured(t *testing.T) {
 				t.Errorf("%d sessions, want %d", len(sessions), fetchers)
 			}
 			mu.Unlock()
+		}
+	})
+}
+
+// TestRefusedOffsetsAreAskedForWithPauses: a leader that refuses an offset which it has is not asked again at once.
+func TestRefusedOffsetsAreAskedForWithPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		var refused atomic.Int32
+		c.set(func() {
+			c.spy = func(req *storage.FetchRequest, res *storage.FetchResult) {
+				if res == nil || refused.Load() > 1000 {
+					return
+				}
+				res.Release()
+				res.Partitions = nil
+				for _, p := range req.Partitions {
+					refused.Add(1)
+					res.Partitions = append(res.Partitions, storage.FetchPartitionResult{TopicID: p.TopicID, Error: errcode.OffsetOutOfRange})
+				}
+			}
+		})
+		for id := range int32(2) {
+			c.dirs[id+1] = t.TempDir()
+			c.start(id + 1)
+			t.Cleanup(func() { c.stop(id + 1) })
+		}
+		topic := c.topic("a", 1, 1, 2)
+		if r := produce(c.node(1), appendRequest(topic, storage.AcksLeader, batch("what the leader has at once"))); r.Error != errcode.None {
+			t.Fatalf("%+v", r)
+		}
+		pass(20 * time.Second)
+		if n := refused.Load(); n < 5 || n > 200 {
+			t.Errorf("asked %d times in 20 s", n)
 		}
 	})
 }

@@ -157,17 +157,18 @@ func (r *Replica) restartAt(offset int64) error {
 }
 
 // Rejoin brings a follower whose offset the leader does not have back to the leader's log, of which start and end are
-// given. It returns when that is done.
+// given. It returns when that is done, and says whether the follower asks for something else now.
 //
 // A leader that ends earlier was elected out of the ISR: what is beyond goes. A leader that begins later has deleted what
 // this follower would need next, so there is nothing to keep.
-func (r *Replica) Rejoin(leaderEpoch int32, start, end int64) {
+func (r *Replica) Rejoin(leaderEpoch int32, start, end int64) (moved bool) {
 	r.Do(func() {
 		if !r.usable() || !r.machine.FollowsIn(leaderEpoch) {
 			return
 		}
 		var err error
-		switch own := r.machine.LogEnd(); {
+		own := r.machine.LogEnd()
+		switch {
 		case end < own && end >= r.machine.LogStart():
 			err = r.cut(storage.EpochEndOffset{Epoch: -1, EndOffset: end})
 		case start > own || end < own:
@@ -177,5 +178,7 @@ func (r *Replica) Rejoin(leaderEpoch int32, start, end int64) {
 		if err != nil {
 			r.fail(err)
 		}
+		moved = r.machine.LogEnd() != own
 	})
+	return moved
 }
