@@ -172,6 +172,15 @@ func (c *check) forget(ctx context.Context, owned ownedShard, e *remotestate.Ent
 	return nil
 }
 
+// isListed asks the store again for an object: one that was listed may have been deleted since, and with it what was known of it.
+func (c *check) isListed(ctx context.Context, key string, p remotelog.Partition) (there bool, err error) {
+	err = c.inventory.ListObjects(ctx, objectstore.Scope{TopicID: p.TopicID, Partition: p.Partition}, func(o objectstore.Object) error {
+		there = there || o.Key == key
+		return nil
+	})
+	return there, err
+}
+
 // orphan deals with an object that no segment has. A copy may have begun since the metadata was looked at.
 func (c *check) orphan(ctx context.Context, key string, o objectstore.Object) {
 	p := remotelog.Partition{TopicID: o.Segment.TopicID, Partition: o.Segment.Partition}
@@ -182,6 +191,10 @@ func (c *check) orphan(ctx context.Context, key string, o objectstore.Object) {
 		return
 	}
 	if view != nil && slices.ContainsFunc(view.Segments, func(e remotestate.Entry) bool { return e.ID == o.Segment.ID }) {
+		return
+	}
+	if there, err := c.isListed(ctx, key, p); err != nil || !there {
+		c.failed(err)
 		return
 	}
 	d := tieringclient.Difference{Kind: "orphan", TopicID: p.TopicID.String(), Partition: p.Partition, Segment: o.Segment.ID.String(), Key: key, Bytes: o.SizeBytes}

@@ -46,3 +46,29 @@ func TestMissingSegments(t *testing.T) {
 		}
 	}
 }
+
+// listing is a store that lists some objects of each partition.
+type listing struct {
+	objectstore.InventoryManager
+	objects map[int32][]objectstore.Object
+}
+
+func (s listing) ListObjects(_ context.Context, scope objectstore.Scope, visit func(objectstore.Object) error) error {
+	for _, o := range s.objects[scope.Partition] {
+		if err := visit(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestDeletedObjectsAreNoOrphans: a segment may be deleted, and forgotten, between the look at the store and that at the metadata.
+func TestDeletedObjectsAreNoOrphans(t *testing.T) {
+	store := listing{objects: map[int32][]objectstore.Object{1: {{Key: "a"}, {Key: "left"}}, 2: {{Key: "gone"}}}}
+	c := &check{inventory: store}
+	for key, want := range map[string]bool{"left": true, "gone": false} {
+		if there, err := c.isListed(t.Context(), key, remotelog.Partition{Partition: 1}); there != want || err != nil {
+			t.Errorf("%s: %t, %v", key, there, err)
+		}
+	}
+}
