@@ -210,6 +210,8 @@ func (c *Cleaning) Replace(first, count int) error {
 	for i, w := range c.written {
 		fresh[i] = w.segment(old[count-1])
 	}
+	l.names.Lock()
+	defer l.names.Unlock()
 	if err := c.swap(old); err != nil {
 		return l.fail("replace segments by cleaned ones", err)
 	}
@@ -242,6 +244,7 @@ func (c *Cleaning) swap(old []*segment) error {
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return err
 	}
+	leave(old)
 	if err := l.removeFiles(old, true); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
+	"chancery/services/vfs"
 )
 
 // TestReadersBesideTheWriter reads in every way while the log grows, rolls, is cut and loses its oldest segments.
@@ -124,5 +125,46 @@ func readBesideTheWriter(t *testing.T, files *OpenFiles) {
 	f.reopen(true)
 	if !bytes.Equal(f.all(f.LogStartOffset()), want) {
 		t.Fatal("after a crash")
+	}
+}
+
+// TestReadersAreToldBeforeNamesGo: whoever has just found a segment must know that it goes before its files lose their names.
+func TestReadersAreToldBeforeNamesGo(t *testing.T) {
+	for name, change := range map[string]func(f *fixture) error{
+		"start anew": func(f *fixture) error { return f.TruncateFullyAndStartAt(8) },
+		"truncate":   func(f *fixture) error { return f.TruncateTo(1) },
+		"delete":     func(f *fixture) error { return f.SetLogStartOffset(6) },
+		"clean": func(f *fixture) error {
+			f.dropped(3, func(h recordbatch.Header) bool { return h.BaseOffset() == 0 })
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var view *segmentView
+			gone := 0
+			f := segmented(t, 4, func(o *Options) {
+				o.FS = vfs.Faulty{FS: o.FS, Inject: func(op vfs.Op, path string) error {
+					if view != nil && op == vfs.OpRename && path == view.segment.path(logSuffix) {
+						if gone++; !view.moved() {
+							t.Error("the segment is still there for its readers")
+						}
+					}
+					return nil
+				}}
+			})
+			v, ok := f.viewOf(2)
+			if !ok {
+				t.Fatal("no segment")
+			}
+			defer v.close()
+			view = &v
+			if err := change(f); err != nil {
+				t.Fatal(err)
+			}
+			if gone != 1 {
+				t.Fatalf("the file was renamed %d times", gone)
+			}
+			f.awaitNames()
+		})
 	}
 }

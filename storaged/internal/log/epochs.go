@@ -2,6 +2,7 @@ package log
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sort"
 	"strconv"
@@ -110,6 +111,9 @@ func (e epochs) encode() []byte {
 func parseEpochs(data []byte) (epochs, error) {
 	if len(data) == 0 {
 		return nil, nil
+	}
+	if data[len(data)-1] != '\n' {
+		return nil, errors.New("the last line is cut off")
 	}
 	lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 	if lines[0] != "0" {

@@ -54,7 +54,7 @@ func (l *Log) load(clean bool) error {
 	}
 	if l.logEnd < l.logStart {
 		l.logger.Warn("the log ends before its start, which was checkpointed: it begins anew there", "end", l.logEnd, "start", l.logStart)
-		if err := l.startAt(l.logStart); err != nil {
+		if err := l.startAt(l.logStart, nil); err != nil {
 			return err
 		}
 	}
@@ -232,6 +232,10 @@ func (l *Log) loadEpochs() (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if len(data) == 0 {
+		// Kafka leaves an empty file in a new partition, and a power loss may leave one anywhere.
+		return !slices.ContainsFunc(l.segments, func(s *segment) bool { return s.size > 0 || s.base > 0 }), nil
+	}
 	l.epochs, err = parseEpochs(data)
 	if err != nil {
 		l.logger.Warn("the leader epochs are broken, they are read from the records", "error", err)
@@ -241,7 +245,8 @@ func (l *Log) loadEpochs() (bool, error) {
 	return true, nil
 }
 
-// rebuildEpochs reads the leader epochs from all batches.
+// rebuildEpochs reads the leader epochs from all batches. The first one is taken for that of records in the remote tier, too: the
+// log must not seem to begin where its local part does.
 func (l *Log) rebuildEpochs() error {
 	l.epochs = nil
 	for _, s := range l.segments {
@@ -254,6 +259,9 @@ func (l *Log) rebuildEpochs() error {
 		if err != nil {
 			return err
 		}
+	}
+	if l.tiered() && len(l.epochs) > 0 {
+		l.epochs[0].start = min(l.epochs[0].start, l.logStart)
 	}
 	return nil
 }

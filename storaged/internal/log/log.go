@@ -163,6 +163,9 @@ type Log struct {
 	// can tell a file that was changed under them from a broken one.
 	cuts    uint64
 	changes uint64
+	// names is held while files lose or change their names and the list of segments does not say so yet. Readers who meet a segment
+	// that is leaving wait for that; it is taken before mu.
+	names sync.RWMutex
 	// recent are the newest batches of the active segment.
 	recent recentBatches
 }
@@ -428,8 +431,10 @@ func (l *Log) writeEpochs() error {
 	l.mu.Lock()
 	data := l.epochs.encode()
 	l.epochsDirty = true
+	// What is known of records that are here can be read from them again; what is known of those in the remote tier cannot.
+	remote := l.logStart < l.segments[0].base
 	l.mu.Unlock()
-	return vfs.WriteFileAtomically(l.fs, filepath.Join(l.dir, epochCheckpointName), data, false)
+	return vfs.WriteFileAtomically(l.fs, filepath.Join(l.dir, epochCheckpointName), data, remote)
 }
 
 // active is the segment that is written to. Writer only.

@@ -23,6 +23,7 @@ func (l *Log) Read(offset int64, maxBytes int, limit int64, minOne bool) (storag
 	for range readRetries {
 		r, err := l.read(offset, maxBytes, limit, minOne)
 		if errors.Is(err, errMoved) {
+			l.awaitNames()
 			continue
 		}
 		return r, err
@@ -148,12 +149,18 @@ func (v *segmentView) prepare() error {
 	return nil
 }
 
-// moved says whether the log was cut, or the cleaner has replaced segments, since the view was made, so that what was found
-// may be wrong.
+// awaitNames waits until the list of segments agrees with the names of the files.
+func (l *Log) awaitNames() {
+	l.names.RLock()
+	defer l.names.RUnlock()
+}
+
+// moved says whether the log was cut, the segment deleted, or the cleaner has replaced segments, since the view was made, so that
+// what was found may be wrong.
 func (v *segmentView) moved() bool {
 	v.log.mu.RLock()
 	defer v.log.mu.RUnlock()
-	return v.log.changes != v.changes
+	return v.log.changes != v.changes || v.segment.leaving.Load()
 }
 
 // readError tells a file that was cut during the read from a broken one.

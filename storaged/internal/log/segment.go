@@ -27,6 +27,9 @@ type segment struct {
 	// done is release, kept so that giving it out does not allocate.
 	done func()
 
+	// leaving says that the files are losing their names, to nobody or to the files of another segment: what is not open yet must
+	// not be opened by name any more.
+	leaving atomic.Bool
 	// refs counts those who use the files: the log and each region that was given out. The last one closes them.
 	refs atomic.Int32
 
@@ -103,6 +106,13 @@ func segmentJitter(c *configdef.Topic, random func(int64) int64) time.Duration {
 }
 
 func (s *segment) path(suffix string) string { return segmentPath(s.dir, s.base, suffix) }
+
+// leave is called before the files of segments lose their names.
+func leave(segments []*segment) {
+	for _, s := range segments {
+		s.leaving.Store(true)
+	}
+}
 
 // retain takes a hold on the files. The caller holds one already, or the lock under which the log's own is safe.
 func (s *segment) retain() { s.refs.Add(1) }

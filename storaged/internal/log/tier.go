@@ -153,7 +153,9 @@ func (l *Log) StartLocallyAt(at LocalStart) error {
 }
 
 func (l *Log) startLocally(at LocalStart, list []producer) error {
-	if err := l.startAt(at.LocalStart); err != nil {
+	start := min(at.LogStart, at.LocalStart)
+	at.epochs.truncateFromStart(start)
+	if err := l.startAt(at.LocalStart, at.epochs); err != nil {
 		return err
 	}
 	l.producers.mu.Lock()
@@ -164,13 +166,9 @@ func (l *Log) startLocally(at LocalStart, list []producer) error {
 	unstable := l.producers.firstUnstable()
 	l.producers.mu.Unlock()
 	l.mu.Lock()
-	l.logStart, l.epochs, l.firstUnstable = min(at.LogStart, at.LocalStart), at.epochs, unstable
-	l.epochs.truncateFromStart(l.logStart)
+	l.logStart, l.firstUnstable = start, unstable
 	l.mu.Unlock()
-	if err := l.takeSnapshot(); err != nil {
-		return err
-	}
-	return l.writeEpochs()
+	return l.takeSnapshot()
 }
 
 // Epochs are the leader epochs from the log's start on.

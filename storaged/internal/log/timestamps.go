@@ -97,6 +97,7 @@ func (l *Log) retryTimes(f func() (TimestampOffset, bool, error)) (TimestampOffs
 		if !errors.Is(err, errMoved) && l.changesNow() == before {
 			return t, found, err
 		}
+		l.awaitNames()
 	}
 	return TimestampOffset{}, false, errcode.UnknownServerError.Wrap(fmt.Errorf("search %s by time: %w", l.dir, errMoved))
 }

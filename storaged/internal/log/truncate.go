@@ -3,12 +3,14 @@ package log
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"chancery/services/kafka/configdef"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/uuid"
+	"chancery/services/vfs"
 )
 
 func newDirID() uuid.UUID { return uuid.Random() }
@@ -212,15 +214,25 @@ func (l *Log) TruncateFullyAndStartAt(offset int64) error {
 	}
 	l.ioMu.Lock()
 	defer l.ioMu.Unlock()
-	return l.fail("truncate", l.startAt(offset))
+	return l.fail("truncate", l.startAt(offset, nil))
 }
 
-func (l *Log) startAt(offset int64) error {
+// startAt lets the log begin anew at an offset. history are the leader epochs before it, of what is in the remote tier.
+func (l *Log) startAt(offset int64, history epochs) error {
 	old := l.segments
 	l.lowerRecoveryPoint(min(offset, old[0].base))
+	l.names.Lock()
+	defer l.names.Unlock()
+	leave(old)
 	// The old files make room first: one of them may have the new segment's name.
 	if err := l.removeFiles(old, true); err != nil {
 		return err
+	}
+	if len(history) > 0 {
+		// No record tells what was before the first segment, so that must be known whenever the segment is there.
+		if err := vfs.WriteFileAtomically(l.fs, filepath.Join(l.dir, epochCheckpointName), history.encode(), true); err != nil {
+			return err
+		}
 	}
 	s, err := l.createSegment(offset)
 	if err != nil {
@@ -233,15 +245,17 @@ func (l *Log) startAt(offset int64) error {
 	l.logStart, l.logEnd, l.highWatermark, l.firstUnstable = offset, offset, offset, -1
 	l.recoveryPoint = offset
 	l.cleanedTo = 0
-	l.epochs = nil
+	l.epochs = history
 	l.recent.clear()
 	l.dirDirty = true
 	l.mu.Unlock()
 	for _, o := range old {
 		o.release()
 	}
-	if err := l.writeEpochs(); err != nil {
-		return err
+	if len(history) == 0 {
+		if err := l.writeEpochs(); err != nil {
+			return err
+		}
 	}
 	if err := l.removeSnapshots(func(int64) bool { return true }); err != nil {
 		return err
@@ -413,8 +427,12 @@ func (l *Log) deleteWhile(condition func(i int) (bool, error)) (int, error) {
 		}
 	}
 	old, next := l.segments[:n], l.segments[n].base
-	// What has been copied stays a part of the log.
-	if !l.copied() {
+	// What has been copied stays a part of the log, whose history is then nowhere but in the file of epochs.
+	if l.copied() {
+		if err := l.syncPath(epochCheckpointName); err != nil {
+			return 0, err
+		}
+	} else {
 		if err := l.moveStart(next); err != nil {
 			return 0, err
 		}
@@ -422,6 +440,7 @@ func (l *Log) deleteWhile(condition func(i int) (bool, error)) (int, error) {
 	l.mu.Lock()
 	l.segments = slices.Clone(l.segments[n:])
 	l.mu.Unlock()
+	leave(old)
 	l.logger.Info("segments deleted", "first", old[0].base, "up to", next)
 	if err := l.removeFiles(old, false); err != nil {
 		return n, err
