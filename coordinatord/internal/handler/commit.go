@@ -31,15 +31,14 @@ func (h *Handler) offsetCommit(ctx context.Context, c call, req *kmsg.OffsetComm
 	if err != nil {
 		return nil, err
 	}
-	if len(p.asked) == 0 {
-		return p.response, nil
+	if p.none() {
+		return p.response(group.CommitReply{}, errcode.None), nil
 	}
 	reply, code, err := do[group.CommitReply](ctx, h, c, p.command)
 	if err != nil {
 		return nil, err
 	}
-	p.answer(reply, code)
-	return p.response, nil
+	return p.response(reply, code), nil
 }
 
 // HandleSeveral answers an envelope with several OffsetCommits, which are carried out in their order, with the bodies of the
@@ -66,7 +65,7 @@ func (h *Handler) HandleSeveral(ctx context.Context, shard int32, e *commonv1.En
 		if err != nil {
 			return nil, err
 		}
-		if len(prepared[i].asked) > 0 {
+		if !prepared[i].none() {
 			commands = append(commands, prepared[i].command)
 		}
 	}
@@ -74,17 +73,19 @@ func (h *Handler) HandleSeveral(ctx context.Context, shard int32, e *commonv1.En
 	responses := make([][]byte, len(prepared))
 	next := 0
 	for i := range prepared {
-		p := &prepared[i]
-		if len(p.asked) > 0 {
+		var reply group.CommitReply
+		var code errcode.Code
+		if !prepared[i].none() {
 			if err := errs[next]; err != nil && elsewhere(ctx, err) {
 				return nil, err
 			}
-			reply, _ := replies[next].(group.CommitReply)
-			p.answer(reply, codeOf(errs[next]))
+			reply, _ = replies[next].(group.CommitReply)
+			code = codeOf(errs[next])
 			next++
 		}
-		p.response.SetVersion(version)
-		responses[i] = p.response.AppendTo(nil)
+		response := prepared[i].response(reply, code)
+		response.SetVersion(version)
+		responses[i] = response.AppendTo(nil)
 	}
 	return responses, nil
 }
@@ -99,23 +100,24 @@ func codeOf(err error) errcode.Code {
 
 // preparedCommit is an OffsetCommit about to be carried out.
 type preparedCommit struct {
-	command  *group.CommitOffsets
-	response *kmsg.OffsetCommitResponse
-	// asked are the places in the response of the offsets in the command; without any the shard need not be asked.
-	asked []*int16
+	command *group.CommitOffsets
+	answers
 }
 
-// answer puts into the response what the shard has answered.
-func (p *preparedCommit) answer(reply group.CommitReply, code errcode.Code) {
-	if code == errcode.None {
-		code = reply.Code
-	}
-	for i, place := range p.asked {
-		*place = int16(code)
-		if code == errcode.None {
-			*place = int16(reply.Codes[i])
+// response is the answer to the request when the shard has answered.
+func (p *preparedCommit) response(reply group.CommitReply, code errcode.Code) *kmsg.OffsetCommitResponse {
+	topics := p.finish(reply, code)
+	r := kmsg.NewPtrOffsetCommitResponse()
+	r.Topics = make([]kmsg.OffsetCommitResponseTopic, len(topics))
+	for i, t := range topics {
+		to := &r.Topics[i]
+		to.Topic, to.TopicID = t.topic, t.id
+		to.Partitions = make([]kmsg.OffsetCommitResponseTopicPartition, len(t.partitions))
+		for j, x := range t.partitions {
+			to.Partitions[j] = kmsg.OffsetCommitResponseTopicPartition{Partition: x.partition, ErrorCode: int16(x.code)}
 		}
 	}
+	return r
 }
 
 // prepareCommit checks the topics of an OffsetCommit.
@@ -131,13 +133,12 @@ func (h *Handler) prepareCommit(ctx context.Context, c call, req *kmsg.OffsetCom
 	if err != nil {
 		return preparedCommit{}, err
 	}
-	p := preparedCommit{response: kmsg.NewPtrOffsetCommitResponse(), command: &group.CommitOffsets{
+	p := preparedCommit{command: &group.CommitOffsets{
 		Group: req.Group, MemberID: req.MemberID, InstanceID: req.InstanceID, Generation: req.Generation,
 		APIVersion: req.Version, RetentionMs: req.RetentionTimeMillis,
 	}}
-	p.response.Topics = make([]kmsg.OffsetCommitResponseTopic, len(req.Topics))
 	for i := range req.Topics {
-		p.asked = h.addCommits(image, req.Version, &req.Topics[i], &p.response.Topics[i], p.command, p.asked)
+		p.addTopic(image, req.Version, &req.Topics[i])
 	}
 	return p, nil
 }
@@ -150,27 +151,28 @@ func commitTopic(image metadata.Reader, version int16, t *kmsg.OffsetCommitReque
 	return image.TopicByName(t.Topic)
 }
 
-// addCommits adds the offsets of one topic to the command, and to the response with what is wrong with them already.
-func (h *Handler) addCommits(image metadata.Reader, version int16, t *kmsg.OffsetCommitRequestTopic, to *kmsg.OffsetCommitResponseTopic, command *group.CommitOffsets, asked []*int16) []*int16 {
-	to.Topic, to.TopicID = t.Topic, t.TopicID
-	to.Partitions = make([]kmsg.OffsetCommitResponseTopicPartition, len(t.Partitions))
+// addTopic adds the offsets of one topic to the command, and refuses those that cannot be committed by anyone.
+func (p *preparedCommit) addTopic(image metadata.Reader, version int16, t *kmsg.OffsetCommitRequestTopic) {
 	topic := commitTopic(image, version, t)
+	if topic == nil {
+		p.of(t.Topic, t.TopicID) // also without any partition
+	}
+	asked := make([]partitionCode, 0, len(t.Partitions))
 	for j := range t.Partitions {
-		p, answer := &t.Partitions[j], &to.Partitions[j]
-		answer.Partition = p.Partition
-		o, code := offsetToCommit(topic, version >= commitTopicIDs, p.Partition)
+		x := &t.Partitions[j]
+		o, code := offsetToCommit(topic, version >= commitTopicIDs, x.Partition)
 		if code != errcode.None {
-			answer.ErrorCode = int16(code)
+			p.refuse(t.Topic, t.TopicID, x.Partition, code)
 			continue
 		}
-		o.Offset, o.LeaderEpoch = p.Offset, p.LeaderEpoch
-		if p.Metadata != nil {
-			o.Metadata = *p.Metadata
+		o.Offset, o.LeaderEpoch = x.Offset, x.LeaderEpoch
+		if x.Metadata != nil {
+			o.Metadata = *x.Metadata
 		}
-		command.Offsets = append(command.Offsets, o)
-		asked = append(asked, &answer.ErrorCode)
+		p.command.Offsets = append(p.command.Offsets, o)
+		asked = append(asked, partitionCode{partition: x.Partition})
 	}
-	return asked
+	p.ask(t.Topic, t.TopicID, asked)
 }
 
 // offsetToCommit begins an offset of a partition; the code tells that there is no such partition. Topic is nil when there is
@@ -203,24 +205,7 @@ func (h *Handler) offsetDelete(ctx context.Context, c call, req *kmsg.OffsetDele
 	if err != nil {
 		return nil, err
 	}
-	command := &group.DeleteOffsets{Group: req.Group}
-	topics := make([]kmsg.OffsetDeleteResponseTopic, len(req.Topics))
-	var asked []*int16
-	for i := range req.Topics {
-		t, to := &req.Topics[i], &topics[i]
-		to.Topic, to.Partitions = t.Topic, make([]kmsg.OffsetDeleteResponseTopicPartition, len(t.Partitions))
-		topic := image.TopicByName(t.Topic)
-		for j := range t.Partitions {
-			p, answer := t.Partitions[j].Partition, &to.Partitions[j]
-			answer.Partition = p
-			if topic == nil || p < 0 || int(p) >= len(topic.Partitions) {
-				answer.ErrorCode = int16(errcode.UnknownTopicOrPartition)
-				continue
-			}
-			command.Partitions = append(command.Partitions, offsets.Key{Topic: t.Topic, Partition: p})
-			asked = append(asked, &answer.ErrorCode)
-		}
-	}
+	command, all := offsetsToDelete(image, req)
 	reply, code, err := do[group.CommitReply](ctx, h, c, command)
 	if err != nil {
 		return nil, err
@@ -232,11 +217,38 @@ func (h *Handler) offsetDelete(ctx context.Context, c call, req *kmsg.OffsetDele
 		r.ErrorCode = int16(code)
 		return r, nil
 	}
-	for i, place := range asked {
-		*place = int16(reply.Codes[i])
+	for _, t := range all.finish(reply, code) {
+		to := kmsg.OffsetDeleteResponseTopic{Topic: t.topic}
+		for _, p := range t.partitions {
+			to.Partitions = append(to.Partitions, kmsg.OffsetDeleteResponseTopicPartition{Partition: p.partition, ErrorCode: int16(p.code)})
+		}
+		r.Topics = append(r.Topics, to)
 	}
-	r.Topics = topics
 	return r, nil
+}
+
+// offsetsToDelete are those of partitions that exist; the others are refused.
+func offsetsToDelete(image metadata.Reader, req *kmsg.OffsetDeleteRequest) (*group.DeleteOffsets, *answers) {
+	command, all := &group.DeleteOffsets{Group: req.Group}, &answers{}
+	for i := range req.Topics {
+		t := &req.Topics[i]
+		topic := image.TopicByName(t.Topic)
+		if topic == nil {
+			all.of(t.Topic, uuid.UUID{})
+		}
+		var asked []partitionCode
+		for j := range t.Partitions {
+			p := t.Partitions[j].Partition
+			if topic == nil || p < 0 || int(p) >= len(topic.Partitions) {
+				all.refuse(t.Topic, uuid.UUID{}, p, errcode.UnknownTopicOrPartition)
+				continue
+			}
+			command.Partitions = append(command.Partitions, offsets.Key{Topic: t.Topic, Partition: p})
+			asked = append(asked, partitionCode{partition: p})
+		}
+		all.ask(t.Topic, uuid.UUID{}, asked)
+	}
+	return command, all
 }
 
 // topicName finds the name of a topic by its id.

@@ -327,7 +327,7 @@ func TestOffsetDelete(t *testing.T) {
 	c.code("empty group", del("", "a", 0).ErrorCode, errcode.InvalidGroupId)
 	send[*kmsg.OffsetCommitResponse](c, 9, commitRequest("g", "", -1, place{"a", topicID, 0, 5, ""}, place{"a", topicID, 1, 6, ""}))
 	r := del("g", "a", 0, 9)
-	if r.ErrorCode != 0 || r.Topics[0].Partitions[0].ErrorCode != 0 || errcode.Code(r.Topics[0].Partitions[1].ErrorCode) != errcode.UnknownTopicOrPartition {
+	if p := r.Topics[0].Partitions; r.ErrorCode != 0 || p[1].ErrorCode != 0 || errcode.Code(p[0].ErrorCode) != errcode.UnknownTopicOrPartition {
 		t.Fatalf("%+v", r)
 	}
 	c.code("unknown topic", del("g", "nope", 0).Topics[0].Partitions[0].ErrorCode, errcode.UnknownTopicOrPartition)

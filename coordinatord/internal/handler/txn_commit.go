@@ -48,14 +48,12 @@ func (h *Handler) txnOffsetCommit(ctx context.Context, c call, req *kmsg.TxnOffs
 	command := &group.CommitInTransaction{ProducerID: req.ProducerID, ProducerEpoch: req.ProducerEpoch}
 	command.Group, command.MemberID, command.InstanceID, command.Generation = req.Group, req.MemberID, req.InstanceID, req.Generation
 	command.APIVersion, command.RetentionMs = req.Version, -1
-	r := kmsg.NewPtrTxnOffsetCommitResponse()
-	r.Topics = make([]kmsg.TxnOffsetCommitResponseTopic, len(req.Topics))
-	var asked []*int16
+	var all answers
 	for i := range req.Topics {
-		asked = addTxnCommits(image, req.Version, &req.Topics[i], &r.Topics[i], command, asked)
+		addTxnCommits(image, req.Version, &req.Topics[i], command, &all)
 	}
-	if len(asked) == 0 {
-		return r, nil
+	if all.none() {
+		return txnCommitResponse(all.finish(group.CommitReply{}, errcode.None)), nil
 	}
 	reply, code, err := h.commitInTransaction(ctx, c, req, image, command)
 	if err != nil {
@@ -67,13 +65,19 @@ func (h *Handler) txnOffsetCommit(ctx context.Context, c call, req *kmsg.TxnOffs
 	if code == errcode.CoordinatorLoadInProgress && req.Version < txnCommitLoading {
 		code = errcode.CoordinatorNotAvailable
 	}
-	for i, place := range asked {
-		*place = int16(code)
-		if code == errcode.None {
-			*place = int16(reply.Codes[i])
+	return txnCommitResponse(all.finish(reply.CommitReply, code)), nil
+}
+
+func txnCommitResponse(topics []topicCodes) *kmsg.TxnOffsetCommitResponse {
+	r := kmsg.NewPtrTxnOffsetCommitResponse()
+	for _, t := range topics {
+		to := kmsg.TxnOffsetCommitResponseTopic{Topic: t.topic, TopicID: t.id}
+		for _, p := range t.partitions {
+			to.Partitions = append(to.Partitions, kmsg.TxnOffsetCommitResponseTopicPartition{Partition: p.partition, ErrorCode: int16(p.code)})
 		}
+		r.Topics = append(r.Topics, to)
 	}
-	return r, nil
+	return r
 }
 
 // commitInTransaction has the shard commit, once the transaction's coordinator has vouched where that is needed.
@@ -148,17 +152,18 @@ func txnCommitTopic(image metadata.Reader, version int16, t *kmsg.TxnOffsetCommi
 	return image.TopicByName(t.Topic)
 }
 
-// addTxnCommits adds the offsets of one topic to the command, and to the response with what is wrong with them already.
-func addTxnCommits(image metadata.Reader, version int16, t *kmsg.TxnOffsetCommitRequestTopic, to *kmsg.TxnOffsetCommitResponseTopic, command *group.CommitInTransaction, asked []*int16) []*int16 {
-	to.Topic, to.TopicID = t.Topic, t.TopicID
-	to.Partitions = make([]kmsg.TxnOffsetCommitResponseTopicPartition, len(t.Partitions))
+// addTxnCommits adds the offsets of one topic to the command, and refuses those that cannot be committed by anyone.
+func addTxnCommits(image metadata.Reader, version int16, t *kmsg.TxnOffsetCommitRequestTopic, command *group.CommitInTransaction, all *answers) {
 	topic := txnCommitTopic(image, version, t)
+	if topic == nil {
+		all.of(t.Topic, t.TopicID) // also without any partition
+	}
+	var asked []partitionCode
 	for j := range t.Partitions {
-		p, answer := &t.Partitions[j], &to.Partitions[j]
-		answer.Partition = p.Partition
+		p := &t.Partitions[j]
 		o, code := offsetToCommit(topic, version >= txnCommitTopicIDs, p.Partition)
 		if code != errcode.None {
-			answer.ErrorCode = int16(code)
+			all.refuse(t.Topic, t.TopicID, p.Partition, code)
 			continue
 		}
 		o.Offset, o.LeaderEpoch = p.Offset, p.LeaderEpoch
@@ -166,9 +171,9 @@ func addTxnCommits(image metadata.Reader, version int16, t *kmsg.TxnOffsetCommit
 			o.Metadata = *p.Metadata
 		}
 		command.Offsets = append(command.Offsets, o)
-		asked = append(asked, &answer.ErrorCode)
+		asked = append(asked, partitionCode{partition: p.Partition})
 	}
-	return asked
+	all.ask(t.Topic, t.TopicID, asked)
 }
 
 // WriteTxnMarkers 1-2, for the partition of the offsets topic that is this shard.

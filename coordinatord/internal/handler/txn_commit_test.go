@@ -36,6 +36,11 @@ func txnCommitRequest(version int16, group string) *kmsg.TxnOffsetCommitRequest 
 	return req
 }
 
+// committed is the code for the partition that exists, which comes after those that do not.
+func committed(r *kmsg.TxnOffsetCommitResponse) errcode.Code {
+	return errcode.Code(r.Topics[0].Partitions[1].ErrorCode)
+}
+
 func TestTxnOffsetCommitVersions(t *testing.T) {
 	for version := range int16(7) {
 		c := newCluster(t)
@@ -51,7 +56,7 @@ func TestTxnOffsetCommitVersions(t *testing.T) {
 			if version >= 6 {
 				unknown = errcode.UnknownTopicId
 			}
-			if p := r.Topics[0].Partitions; p[0].ErrorCode != 0 || errcode.Code(p[1].ErrorCode) != errcode.UnknownTopicOrPartition {
+			if p := r.Topics[0].Partitions; committed(r) != errcode.None || p[0].Partition != 9 || errcode.Code(p[0].ErrorCode) != errcode.UnknownTopicOrPartition {
 				t.Fatalf("v%d: %+v", version, r)
 			}
 			if errcode.Code(r.Topics[1].Partitions[0].ErrorCode) != unknown {
@@ -81,22 +86,22 @@ func TestTxnOffsetCommitFailures(t *testing.T) {
 		c := newCluster(t)
 		c.vouching(func(*transactionclient.Question) errcode.Code { return x.answer })
 		r := send[*kmsg.TxnOffsetCommitResponse](c, x.version, txnCommitRequest(x.version, "g"))
-		if got := errcode.Code(r.Topics[0].Partitions[0].ErrorCode); got != x.want {
+		if got := committed(r); got != x.want {
 			t.Errorf("v%d %s: %s", x.version, x.answer, got)
 		}
 	}
 	c := newCluster(t)
 	c.vouching(func(*transactionclient.Question) errcode.Code { return errcode.None })
-	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, txnCommitRequest(4, "")); errcode.Code(r.Topics[0].Partitions[0].ErrorCode) != errcode.InvalidGroupId {
+	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, txnCommitRequest(4, "")); committed(r) != errcode.InvalidGroupId {
 		t.Errorf("%+v", r)
 	}
 	bad := txnCommitRequest(4, "g")
 	bad.ProducerEpoch = -1
-	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); errcode.Code(r.Topics[0].Partitions[0].ErrorCode) != errcode.InvalidProducerEpoch {
+	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); committed(r) != errcode.InvalidProducerEpoch {
 		t.Errorf("%+v", r)
 	}
 	bad.ProducerID = -1
-	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); errcode.Code(r.Topics[0].Partitions[0].ErrorCode) != errcode.InvalidProducerIdMapping {
+	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); committed(r) != errcode.InvalidProducerIdMapping {
 		t.Errorf("%+v", r)
 	}
 }
@@ -113,7 +118,7 @@ func TestMarkerBetweenQuestionAndCommit(t *testing.T) {
 		return errcode.None
 	})
 	r := send[*kmsg.TxnOffsetCommitResponse](c, 4, txnCommitRequest(4, "g"))
-	if got := errcode.Code(r.Topics[0].Partitions[0].ErrorCode); got != errcode.TransactionAbortable || times != 2 {
+	if got := committed(r); got != errcode.TransactionAbortable || times != 2 {
 		t.Fatal(got, times)
 	}
 }
@@ -122,11 +127,11 @@ func TestVerificationMayBeOff(t *testing.T) {
 	c := newCluster(t)
 	asked := c.vouching(func(*transactionclient.Question) errcode.Code { return errcode.TransactionAbortable })
 	c.h.config.VerifyTransactions = func(metadata.Reader) bool { return false }
-	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, txnCommitRequest(4, "g")); r.Topics[0].Partitions[0].ErrorCode != 0 || *asked != 0 {
+	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, txnCommitRequest(4, "g")); committed(r) != errcode.None || *asked != 0 {
 		t.Fatalf("%+v", r)
 	}
 	// What is added has to be added all the same.
-	if r := send[*kmsg.TxnOffsetCommitResponse](c, 5, txnCommitRequest(5, "h")); r.Topics[0].Partitions[0].ErrorCode != 0 || *asked != 0 {
+	if r := send[*kmsg.TxnOffsetCommitResponse](c, 5, txnCommitRequest(5, "h")); committed(r) != errcode.None || *asked != 0 {
 		t.Fatalf("the transaction is open already: %+v", r)
 	}
 }
