@@ -28,8 +28,11 @@ const (
 	// answered with COORDINATOR_NOT_AVAILABLE, which clients repeat at their own pace.
 	ownerWait = 5 * time.Second
 	// movedGrace is how long an owner that has lost the shard may take to answer: a request that it has taken may just be
-	// coming to its end. One that is paused never answers.
-	movedGrace = 3 * time.Second
+	// coming to its end. One that is paused never answers. It is not waited for long where the new owner can be asked the same.
+	movedGrace           = 3 * time.Second
+	movedGraceRepeatable = 250 * time.Millisecond
+	// moveLook is how long a request takes before anybody looks whether its shard moves. Hardly one takes so long.
+	moveLook = 500 * time.Millisecond
 	// retryPause is the shortest time between attempts when nothing new is known.
 	retryPause    = 20 * time.Millisecond
 	retryPauseMax = 200 * time.Millisecond
@@ -81,7 +84,11 @@ func (c *Client) Handle(ctx context.Context, kind metadata.ShardKind, shard int3
 		image := c.config.Image()
 		envelope.MetadataOffset = image.Offset()
 		owner := image.Shard(kind, shard).Owner
-		attemptCtx, done := c.whileOwned(ctx, kind, shard, owner)
+		grace := movedGrace
+		if repeatable(int16(envelope.GetApiKey())) {
+			grace = movedGraceRepeatable
+		}
+		attemptCtx, done := c.whileOwned(ctx, kind, shard, owner, grace)
 		reply, err := c.attempt(attemptCtx, image, owner, req)
 		if attemptCtx.Err() != nil {
 			giveUp = time.Now().Add(ownerWait) // the shard has another owner, which is asked for the first time
@@ -161,11 +168,10 @@ func shardTopic(kind metadata.ShardKind) string {
 	return ""
 }
 
-// whileOwned gives a context that ends soon after another instance owns the shard.
-func (c *Client) whileOwned(ctx context.Context, kind metadata.ShardKind, shard, owner int32) (context.Context, func()) {
+// whileOwned gives a context that ends some time after another instance owns the shard.
+func (c *Client) whileOwned(ctx context.Context, kind metadata.ShardKind, shard, owner int32, grace time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	// Hardly a request takes so long that anybody has to look.
-	timer := time.AfterFunc(movedGrace, func() {
+	timer := time.AfterFunc(moveLook, func() {
 		for {
 			image := c.config.Image()
 			if image.Shard(kind, shard).Owner != owner {
@@ -176,7 +182,7 @@ func (c *Client) whileOwned(ctx context.Context, kind metadata.ShardKind, shard,
 			}
 		}
 		select {
-		case <-time.After(movedGrace):
+		case <-time.After(grace):
 			cancel()
 		case <-ctx.Done():
 		}

@@ -275,24 +275,28 @@ func TestPausedOwner(t *testing.T) {
 		for _, x := range []struct {
 			key   kmsg.Key
 			takes time.Duration
+			moves time.Duration
 			by    int
 			code  errcode.Code
+			limit time.Duration
 		}{
-			{kmsg.OffsetCommit, time.Hour, 2, errcode.None},
-			{kmsg.JoinGroup, time.Hour, 1, errcode.CoordinatorNotAvailable},
-			{kmsg.JoinGroup, 5*time.Second + movedGrace - time.Second, 1, errcode.None},
+			{kmsg.OffsetCommit, time.Hour, 5 * time.Second, 2, errcode.None, 5*time.Second + movedGraceRepeatable},
+			{kmsg.OffsetCommit, time.Hour, 100 * time.Millisecond, 2, errcode.None, moveLook + movedGraceRepeatable},
+			{kmsg.JoinGroup, time.Hour, 5 * time.Second, 1, errcode.CoordinatorNotAvailable, 5*time.Second + movedGrace},
+			{kmsg.JoinGroup, time.Hour, 100 * time.Millisecond, 1, errcode.CoordinatorNotAvailable, moveLook + movedGrace},
+			{kmsg.JoinGroup, 5*time.Second + movedGrace - time.Second, 5 * time.Second, 1, errcode.None, 5*time.Second + movedGrace},
 		} {
 			f := newFixture(&fakeImage{offset: 33, owners: []int32{1}, members: []int32{1, 2}})
 			f.instances[1].takes = x.takes
 			go func() {
-				<-time.After(5 * time.Second)
+				<-time.After(x.moves)
 				f.move(&fakeImage{offset: 34, owners: []int32{2}, members: []int32{1, 2}})
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
 			began := time.Now()
 			_, err := f.client.Handle(ctx, metadata.GroupShard, 0, envelope(x.key))
 			cancel()
-			if errcode.Of(err) != x.code && (err != nil || x.code != errcode.None) || f.instances[2].calls != x.by-1 || time.Since(began) > 5*time.Second+movedGrace {
+			if errcode.Of(err) != x.code && (err != nil || x.code != errcode.None) || f.instances[2].calls != x.by-1 || time.Since(began) > x.limit {
 				t.Errorf("%s: %v after %s, %d calls of the new owner", x.key.Name(), err, time.Since(began), f.instances[2].calls)
 			}
 		}
