@@ -418,6 +418,29 @@ func TestProtocolChoice(t *testing.T) {
 	}
 }
 
+// TestProtocolChoiceWithEqualVotes: whoever came first, the choice is Apache Kafka's.
+func TestProtocolChoiceWithEqualVotes(t *testing.T) {
+	for _, tt := range []struct{ a, b, want string }{
+		{"range", "roundrobin", "range"}, {"roundrobin", "range", "range"},
+		{"range", "sticky", "sticky"}, {"cooperative-sticky", "range", "range"}, {"sticky", "cooperative-sticky", "sticky"},
+	} {
+		w := newWorld(t)
+		one, other := w.client("g"), w.client("g")
+		one.protocols, other.protocols = []string{tt.a, tt.b}, []string{tt.b, tt.a}
+		one.sendJoin()
+		other.sendJoin()
+		w.after(10 * time.Second)
+		if r := one.joined(); *r.Protocol != tt.want {
+			t.Errorf("%s and %s: %s", tt.a, tt.b, *r.Protocol)
+		}
+	}
+	for name, slots := range map[string][2]uint32{"range": {9, 9}, "sticky": {8, 24}, "é𝄞x": {5, 21}} {
+		if a, b := tableSlot(name, 12), tableSlot(name, 13); a != slots[0] || b != slots[1] {
+			t.Errorf("%s: %d, %d", name, a, b)
+		}
+	}
+}
+
 func TestMaxSize(t *testing.T) {
 	w := newWorld(t)
 	w.m.config.MaxSize = 2
@@ -555,6 +578,27 @@ func TestAbsentStaticMembersStayUntilTheirSessionEnds(t *testing.T) {
 	a.joined()
 	if a.members != 2 {
 		t.Fatalf("%+v", a)
+	}
+}
+
+// TestAbsentStaticMembersWithoutTimeToRebalance: members that give no time for a rebalance do not keep the machine busy when they
+// are all away, and whoever comes goes on at once.
+func TestAbsentStaticMembersWithoutTimeToRebalance(t *testing.T) {
+	for _, timeout := range []int32{0, -1} {
+		w := newWorld(t)
+		a := w.client("g")
+		b := w.client("g").static("one")
+		b.rebalance = timeout
+		both(a, b)
+		a.leave()
+		w.after(5 * time.Second)
+		w.state("g", "PreparingRebalance")
+		b.sendJoin()
+		w.after(absentPause)
+		b.joined()
+		if b.members != 1 {
+			t.Fatalf("%d: %+v", timeout, b)
+		}
 	}
 }
 

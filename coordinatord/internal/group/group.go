@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"time"
+	"unicode/utf16"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -288,7 +289,7 @@ func (g *Group) supports(protocolType string, protocols []protocol) bool {
 }
 
 // selectProtocol is the protocol that most members like best among those that all support. Of equally liked ones it is the
-// one that was voted for first, in the order of the members.
+// one that Apache Kafka takes, which is the first in the order of its table of votes.
 func (g *Group) selectProtocol() string {
 	candidates := map[string]bool{}
 	for name, n := range g.supported {
@@ -302,11 +303,25 @@ func (g *Group) selectProtocol() string {
 		votes[m.vote(candidates)]++
 	}
 	for _, m := range g.order {
-		if v := m.vote(candidates); best == "" || votes[v] > votes[best] {
+		v := m.vote(candidates)
+		if best == "" || votes[v] > votes[best] || votes[v] == votes[best] && tableSlot(v, len(votes)) < tableSlot(best, len(votes)) {
 			best = v
 		}
 	}
 	return best
+}
+
+// tableSlot is where a name stands in a Java HashMap of so many names, by which its order goes.
+func tableSlot(name string, names int) uint32 {
+	var hash uint32
+	for _, unit := range utf16.Encode([]rune(name)) {
+		hash = hash*31 + uint32(unit)
+	}
+	size := 16
+	for size*3/4 < names {
+		size *= 2
+	}
+	return (hash ^ hash>>16) & uint32(size-1)
 }
 
 // nextGeneration begins a generation with the members that are there.

@@ -15,6 +15,8 @@ const (
 	joinMemberIDRequired = 4
 	// joinSkipAssignment is the first version that can tell a returning static leader not to assign (KIP-814).
 	joinSkipAssignment = 9
+	// absentPause is the shortest time between looks for members of a group that are all away.
+	absentPause = 100 * time.Millisecond
 )
 
 // joinError is the answer to a JoinGroup that failed.
@@ -301,9 +303,9 @@ func (m *Machine) completeJoin(now time.Time, g *Group, out *Effects) {
 	m.alarms.cancel(&g.joinAlarm)
 	m.dropAbsent(g, out)
 	if len(g.members) > 0 && !g.electJoined() {
-		// Only static members are left, and none has come: their sessions decide.
+		// Only static members are left, and none has come: their sessions decide. They may have given no time at all for a rebalance.
 		g.joinAlarm.fire = func(now time.Time, out *Effects) { m.completeJoin(now, g, out) }
-		m.alarms.set(&g.joinAlarm, now.Add(g.rebalanceTimeout()))
+		m.alarms.set(&g.joinAlarm, now.Add(max(g.rebalanceTimeout(), absentPause)))
 		return
 	}
 	g.nextGeneration(now.UnixMilli())
