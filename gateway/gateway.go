@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"chancery/gateway/internal/handler"
+	"chancery/gateway/internal/pacer"
 	"chancery/gateway/internal/routing"
 	"chancery/gateway/internal/server"
 	"chancery/gateway/internal/session"
@@ -74,6 +75,7 @@ type Gateway struct {
 	deps     Deps
 	own      map[string]routing.Address
 	sessions *session.Cache
+	pacer    *pacer.Pacer
 	server   *server.Server
 	member   lifecycle.Service
 }
@@ -89,9 +91,9 @@ func New(config Config, deps Deps) (*Gateway, error) {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	g := &Gateway{config: config, settings: s, deps: deps, own: make(map[string]routing.Address), sessions: session.NewCache(s.sessions, s.sessionEviction)}
+	g := &Gateway{config: config, settings: s, deps: deps, own: make(map[string]routing.Address), sessions: session.NewCache(s.sessions, s.sessionEviction), pacer: pacer.New(deps.Now)}
 	handlers := handler.New(s.handler, handler.Deps{
-		Image: deps.Image, Await: deps.Await, Storage: deps.Storage, Controller: deps.Controller, Coordinator: deps.Coordinator, Tiering: deps.Tiering,
+		Image: deps.Image, Await: deps.Await, Storage: deps.Storage, Controller: deps.Controller, Coordinator: deps.Coordinator, Tiering: deps.Tiering, Pacer: g.pacer,
 		Addresses: routing.NewAddresses(g.own), Sessions: g.sessions, Messages: new(wire.Pool), Now: deps.Now, Logger: deps.Logger,
 	})
 	for _, l := range s.listeners {
@@ -107,7 +109,7 @@ func New(config Config, deps Deps) (*Gateway, error) {
 // tells.
 func (g *Gateway) Start(ctx context.Context) error {
 	if g.deps.Metrics != nil {
-		for _, c := range []prometheus.Collector{g.server.Collector(), newSessionCollector(g.sessions)} {
+		for _, c := range []prometheus.Collector{g.server.Collector(), newSessionCollector(g.sessions), newPacerCollector(g.pacer)} {
 			if err := g.deps.Metrics.Register(c); err != nil {
 				return fmt.Errorf("metrics of the gateway: %w", err)
 			}
@@ -222,4 +224,40 @@ func (c *sessionCollector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.sessions, prometheus.GaugeValue, float64(sessions))
 	out <- prometheus.MustNewConstMetric(c.partitions, prometheus.GaugeValue, float64(partitions))
 	out <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evictions))
+}
+
+// pacerCollector shows how reads from the remote tier yield to producers.
+type pacerCollector struct {
+	pacer                         *pacer.Pacer
+	limit, bytes, waited, refused *prometheus.Desc
+}
+
+func newPacerCollector(p *pacer.Pacer) *pacerCollector {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("chancery_gateway_cold_read"+name, help, nil, nil)
+	}
+	return &pacerCollector{
+		pacer:   p,
+		limit:   desc("_limit_bytes_per_second", "What all cold reads of this gateway may bring beside producers; 0 while nobody produces."),
+		bytes:   desc("_bytes_total", "Records that cold reads have brought."),
+		waited:  desc("_wait_seconds_total", "Time that cold reads have waited for producers."),
+		refused: desc("s_refused_total", "Cold reads that were answered as empty because their turn was too far away."),
+	}
+}
+
+// Describe is part of prometheus.Collector.
+func (c *pacerCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- c.limit
+	descs <- c.bytes
+	descs <- c.waited
+	descs <- c.refused
+}
+
+// Collect is part of prometheus.Collector.
+func (c *pacerCollector) Collect(out chan<- prometheus.Metric) {
+	s := c.pacer.Stats()
+	out <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, s.Limit)
+	out <- prometheus.MustNewConstMetric(c.bytes, prometheus.CounterValue, float64(s.Passed))
+	out <- prometheus.MustNewConstMetric(c.waited, prometheus.CounterValue, s.Waited.Seconds())
+	out <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(s.Refused))
 }

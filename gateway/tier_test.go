@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"google.golang.org/grpc/mem"
@@ -100,6 +101,55 @@ func TestFetchFromATierThatIsAway(t *testing.T) {
 				t.Errorf("the local partition: %+v", got[1])
 			}
 		})
+	}
+}
+
+// Beside producers cold reads bring little at a time, and what they must wait too long for is an empty answer; without them they
+// bring what was asked for.
+func TestColdReadsYieldToProducers(t *testing.T) {
+	c := coldCluster(t)
+	reads := make(chan *tieringv1.ReadRequest, 1)
+	c.ReadTier = func(_ context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
+		reads <- req
+		n := 100
+		if req.GetMaxBytes() < 1<<20 {
+			n = 8 << 20 // a first batch that is larger
+		}
+		return &storagerpc.TierRead{Records: storage.Records{Buffers: mem.BufferSlice{mem.SliceBuffer(make([]byte, n))}}, EndOffset: 4}, nil
+	}
+	clock := newClock()
+	k := dial(t, serveAt(t, clock.now, c, map[string]string{"remote.fetch.max.wait.ms": "200"}))
+	// cold fetches, and gives how many bytes came and what the tier was asked for; nil for nothing.
+	cold := func() (got int, asked *tieringv1.ReadRequest) {
+		t.Helper()
+		const bytes = 16 << 20
+		req := fetch(12, "a", from(0, 2))
+		req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 60_000, 1, bytes
+		req.Topics[0].Partitions[0].PartitionMaxBytes = bytes
+		p := ask[*kmsg.FetchResponse](k, req).Topics[0].Partitions[0]
+		if p.ErrorCode != 0 {
+			t.Errorf("error %d", p.ErrorCode)
+		}
+		select {
+		case asked = <-reads:
+		default:
+		}
+		return len(p.RecordBatches), asked
+	}
+	if n, asked := cold(); n != 100 || asked.GetMaxBytes() != 16<<20 {
+		t.Errorf("without producers %d bytes, %v", n, asked)
+	}
+	ask[*kmsg.ProduceResponse](k, produce(9, "a", 0, batchOf(t, 2, 100, -1)))
+	if n, asked := cold(); n != 8<<20 || asked == nil || asked.GetMaxBytes() >= 1<<20 || !asked.GetMinOne() {
+		t.Errorf("beside producers %d bytes, %v", n, asked)
+	}
+	// A second of the rate is gone now: the next turn is too far away.
+	if n, asked := cold(); n != 0 || asked != nil {
+		t.Errorf("%d bytes out of turn, %v", n, asked)
+	}
+	clock.advance(3 * time.Second)
+	if n, asked := cold(); n != 100 || asked.GetMaxBytes() != 16<<20 {
+		t.Errorf("after the producers %d bytes, %v", n, asked)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/errcode"
@@ -14,6 +15,11 @@ import (
 // Partitions whose offset is below the local log are read from the remote tier, all beside each other, for at most
 // remote.fetch.max.wait.ms. What has not come by then is answered as empty, without an error: what was asked for is still
 // being read into the cache, where the client's next fetch finds it.
+//
+// Beside producers these reads wait for their turn first (package pacer), for up to half of that time, and bring less.
+
+// besideRecords bounds the wait for a turn of a fetch that has records of other partitions already.
+const besideRecords = 50 * time.Millisecond
 
 // readTier reads the partitions that the nodes have marked.
 func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
@@ -32,6 +38,10 @@ func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
 	// As for local reads, something is given even if it is more than was asked for, but only once.
 	first := left == int(maxBytes)
 	share := int32(max(left, 0) / len(cold))
+	turn := f.h.config.RemoteFetchMaxWait / 2
+	if !first {
+		turn = min(turn, besideRecords)
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.h.config.RemoteFetchMaxWait)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -40,7 +50,7 @@ func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
 		if left <= 0 && n > 0 {
 			break
 		}
-		read := func() { f.readCold(ctx, i, size, first && n == 0) }
+		read := func() { f.readCold(ctx, i, max(size, 1), first && n == 0, turn) }
 		if len(cold) == 1 {
 			read()
 			return
@@ -50,18 +60,30 @@ func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
 	wg.Wait()
 }
 
-// readCold reads one partition.
-func (f *fetching) readCold(ctx context.Context, i int, maxBytes int32, minOne bool) {
+// readCold reads one partition, when it is its turn.
+func (f *fetching) readCold(ctx context.Context, i int, maxBytes int32, minOne bool, turn time.Duration) {
 	res, read := &f.results[i], &f.reads[i]
 	id := f.places[i].topicID
 	local := res.AbortedTransactions
 	res.AbortedTransactions = nil
+	granted := f.h.Pacer.Wait(ctx, int(maxBytes), turn)
+	if granted == 0 {
+		return
+	}
+	less := granted < int(maxBytes)
 	got, err := f.h.Tiering.Read(ctx, &tieringv1.ReadRequest{
-		TopicId: id[:], Partition: read.Partition, FetchOffset: read.FetchOffset, Epoch: res.TieredEpoch, MaxBytes: maxBytes, MinOne: minOne,
-		ReadCommitted: f.q.isolation == storage.ReadCommitted,
+		TopicId: id[:], Partition: read.Partition, FetchOffset: read.FetchOffset, Epoch: res.TieredEpoch, MaxBytes: int32(granted),
+		// What is larger than a turn, but not than what was asked for, comes all the same.
+		MinOne: minOne || less, ReadCommitted: f.q.isolation == storage.ReadCommitted,
 	})
 	if err != nil {
+		f.h.Pacer.Settle(granted, 0)
 		f.coldFailed(ctx, i, err)
+		return
+	}
+	f.h.Pacer.Settle(granted, got.Records.Len())
+	if got.Records.Len() > int(maxBytes) && !minOne {
+		got.Records.Release()
 		return
 	}
 	res.Records = got.Records

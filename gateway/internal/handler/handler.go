@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"chancery/gateway/internal/pacer"
 	"chancery/gateway/internal/routing"
 	"chancery/gateway/internal/session"
 	"chancery/gateway/internal/wire"
@@ -183,6 +184,8 @@ type Deps struct {
 	Controller  Controller
 	Coordinator Coordinator
 	Tiering     Tiering
+	// Pacer lets reads from the remote tier yield to producers.
+	Pacer *pacer.Pacer
 	// Addresses gives each node the address of a gateway.
 	Addresses *routing.Addresses
 	Sessions  *session.Cache

@@ -66,6 +66,7 @@ func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOff
 			continue
 		}
 		wg.Go(func() {
+			h.awaitTurn(ctx)
 			found, err := h.Tiering.FindOffset(ctx, &tieringv1.FindOffsetRequest{
 				TopicId: res.GetTopicId(), Partition: res.GetPartition(), TimestampMs: asked.requests[i].Timestamp, LeaderEpoch: res.GetCurrentLeaderEpoch(),
 				LogStartOffset: res.GetLogStartOffset(), LocalLogStartOffset: res.GetLocalLogStartOffset(),
@@ -82,6 +83,19 @@ func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOff
 	}
 	wg.Wait()
 	r.Waited += h.Now().Sub(began)
+}
+
+// lookUpBytes is what a look-up by time counts for among cold reads: a block of its segment, as a rule.
+const lookUpBytes = 1 << 20
+
+// awaitTurn waits until a look-up in the remote tier may begin beside producers, or the context ends.
+func (h *Handlers) awaitTurn(ctx context.Context) {
+	for ctx.Err() == nil {
+		if granted := h.Pacer.Wait(ctx, lookUpBytes, h.config.RemoteFetchMaxWait/2); granted > 0 {
+			h.Pacer.Settle(granted, granted)
+			return
+		}
+	}
 }
 
 // listOffsetsCalls are the partitions of a request, each once, in its order.

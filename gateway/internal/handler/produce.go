@@ -445,6 +445,7 @@ func (p *produce) finish() {
 	}
 	h.produces.put(p)
 	r.Frame.Free()
+	h.Pacer.Produced(r.Arrived)
 	done(m, err)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"chancery/gateway/internal/pacer"
 	"chancery/gateway/internal/routing"
 	"chancery/gateway/internal/wire"
 	commonv1 "chancery/proto/common/v1"
@@ -213,6 +214,7 @@ func newLookUpCluster(leaders map[string][]int32) *lookUpCluster {
 		nodes: map[int32]*lookUpNode{1: {id: 1}, 2: {id: 2}},
 	}
 	c.handlers = New(Config{RequestTimeout: 30 * time.Second}, Deps{
+		Pacer: pacer.New(time.Now),
 		Image: c.current,
 		Await: c.await,
 		Storage: func(id int32) (storage.Node, error) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"chancery/gateway/internal/fake"
+	"chancery/gateway/internal/pacer"
 	"chancery/gateway/internal/routing"
 	"chancery/gateway/internal/session"
 	"chancery/gateway/internal/wire"
@@ -37,7 +38,7 @@ func handlersOf(c *fake.Cluster) *Handlers {
 	return New(config, Deps{
 		Image: c.Image, Await: c.Await, Storage: c.Storage, Controller: c, Coordinator: noCoordinator{},
 		Addresses: routing.NewAddresses(nil), Sessions: session.NewCache(10, time.Minute), Messages: new(wire.Pool), Now: time.Now,
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Pacer: pacer.New(time.Now), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 }
 

@@ -36,5 +36,7 @@
 //	chancery_gateway_connections_refused_total{listener}  connections refused for a limit
 //	chancery_gateway_requests_in_flight                   requests begun and not yet answered
 //	chancery_gateway_received_bytes_total, chancery_gateway_sent_bytes_total
+//	chancery_gateway_cold_read_limit_bytes_per_second     what all cold reads may bring beside producers; 0 while nobody produces
+//	chancery_gateway_cold_read_bytes_total, chancery_gateway_cold_read_wait_seconds_total, chancery_gateway_cold_reads_refused_total
 //	chancery_gateway_fetch_sessions, chancery_gateway_fetch_session_partitions, chancery_gateway_fetch_session_evictions_total
 package server

@@ -150,11 +150,11 @@ func (r *Reader) Read(ctx context.Context, req ReadRequest) (*ReadResult, error)
 	if i < 0 {
 		return nil, errcode.OffsetOutOfRange.Errorf("offset %d is in no remote segment", req.Offset)
 	}
-	topic, partition := req.Segments[i].TopicID, req.Segments[i].Partition
+	topic, partition, began := req.Segments[i].TopicID, req.Segments[i].Partition, time.Now()
 	r.mu.Lock()
 	st, sequential := r.streams.get(streamKey{topic, partition, req.Offset})
 	if sequential {
-		r.streams.grow(time.Now(), &st, r.config.ReadAheadMaxBytes)
+		r.streams.grow(began, &st, r.config.ReadAheadMaxBytes)
 		r.metrics.window(st.window)
 	}
 	r.mu.Unlock()
@@ -181,6 +181,7 @@ func (r *Reader) Read(ctx context.Context, req ReadRequest) (*ReadResult, error)
 	}
 	if w.bytes > 0 {
 		w.stream.consumed += int64(w.bytes)
+		w.stream.took(began, int64(w.bytes))
 		r.mu.Lock()
 		r.streams.put(streamKey{topic, partition, w.next}, w.stream)
 		r.mu.Unlock()

@@ -388,6 +388,36 @@ func TestReadAhead(t *testing.T) {
 	})
 }
 
+// A reader that is slow, or that is kept slow, has no more read ahead than it will read within a moment.
+func TestReadAheadOfASlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		random := rand.New(rand.NewPCG(1, 1))
+		h := &history{}
+		for range 10 {
+			h.write(t, f, random, segmentShape{batches: 80, batchBytes: sized(100_000)})
+		}
+		r := newReader(t, f, nil)
+		for offset, got := int64(0), int64(0); got < 40<<20; {
+			data, result, err := read(t.Context(), r, coldread.ReadRequest{Segments: h.segments, Offset: offset, MaxBytes: 1 << 20, MinOneBatch: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			offset, got = result.NextOffset, got+int64(len(data))
+			synctest.Wait()
+			var asked int64
+			for _, g := range f.requests() {
+				asked += g[1] - g[0]
+			}
+			if ahead := asked - got; ahead > 7<<20 {
+				t.Fatalf("%d bytes were read ahead for a reader of 4 MB/s", ahead)
+			}
+			<-time.After(250 * time.Millisecond)
+		}
+		r.Close()
+	})
+}
+
 // However many read, the memory of blocks stays within its bound and everybody gets the right bytes.
 func TestMemoryBound(t *testing.T) {
 	f := newFake()

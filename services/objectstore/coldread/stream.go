@@ -21,6 +21,9 @@ const (
 	maxRequestBlocks = 8
 	// consumedShare bounds the window by what the reader has consumed: one that reads little gets little read ahead.
 	consumedShare = 8
+	// aheadTime bounds the window by how fast the reader has been: what it will not read within that time can wait. So a reader
+	// that is slow, or is kept slow for the sake of others, causes no burst of requests.
+	aheadTime = time.Second
 	// pressurePause is how often the largest window is halved at most.
 	pressurePause = time.Second
 )
@@ -40,6 +43,9 @@ type stream struct {
 	// window is how many bytes are read ahead of it.
 	window   int64
 	consumed int64
+	// read is when its last read began, perSecond how fast it has been of late, in bytes; 0 while it is not known.
+	read      time.Time
+	perSecond float64
 	// aheadSegment and aheadBlock are where reading ahead goes on.
 	aheadSegment uuid.UUID
 	aheadBlock   int32
@@ -100,7 +106,25 @@ func (s *streams) grow(now time.Time, st *stream, limit int64) {
 		s.largest = min(limit, s.largest+objectstore.BlockBytes)
 	}
 	most := max(objectstore.BlockBytes, consumedShare*st.consumed)
+	if st.perSecond > 0 {
+		most = min(most, max(firstWindow, int64(st.perSecond*aheadTime.Seconds())))
+	}
 	st.window = min(s.largest, max(firstWindow, 2*st.window), most)
+}
+
+// speedWeight is how much the last read counts in a reader's speed.
+const speedWeight = 0.25
+
+// took notes a read of some bytes that began at a time: the time since the last one began is what the bytes of that took.
+func (st *stream) took(began time.Time, bytes int64) {
+	if d := began.Sub(st.read); !st.read.IsZero() && d > 0 {
+		speed := float64(bytes) / d.Seconds()
+		if st.perSecond == 0 {
+			st.perSecond = speed
+		}
+		st.perSecond += speedWeight * (speed - st.perSecond)
+	}
+	st.read = began
 }
 
 // requestBlocks is how many blocks one request asks for with a window.

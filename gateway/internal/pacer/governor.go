@@ -1,0 +1,218 @@
+package pacer
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// Floor is the least rate, in bytes per second for all cold readers of a gateway together.
+	Floor = 8 << 20
+	// ceiling is a rate that bounds nothing any more.
+	ceiling = 8 << 30
+	// producing is for how long after a produce request there may be another one.
+	producing = 2 * time.Second
+	// forgotten is after how long without cold reads the rate begins anew.
+	forgotten = 10 * time.Second
+	// aftermath is for how long after cold bytes have passed producers may notice them: what was read ahead behind them.
+	aftermath = 150 * time.Millisecond
+
+	// A round is how long requests are watched before the rate changes: until there are roundRequests of them, but not longer than
+	// roundMost.
+	round         = 500 * time.Millisecond
+	roundMost     = 5 * time.Second
+	roundRequests = 200
+	// slower is by how much a request is slow; usual is the share of requests that is not.
+	slower = 1.1
+	usual  = 0.99
+
+	// Cold reads pause for pause, each pauseEvery, or pauseFirst while it is not known what is usual without them.
+	pause      = 500 * time.Millisecond
+	pauseEvery = 10 * time.Second
+	pauseFirst = time.Second
+	// leastKnown is how many requests it takes to know what is usual.
+	leastKnown = 100
+
+	// A grant is as many bytes as pass in grantTime, and no fewer than leastGrant: small pieces, so that a produce request is not
+	// behind a large one.
+	grantTime  = 30 * time.Millisecond
+	leastGrant = 64 << 10
+)
+
+// Governor decides when cold bytes pass. It is a pure state machine: time comes in, and it is not safe for use by several
+// goroutines. The zero value is one that nobody has produced through yet.
+type Governor struct {
+	// produced is when the last produce request ended.
+	produced time.Time
+	// rate is in bytes per second; while eager it grows fast, until it has been too high once.
+	rate  float64
+	eager bool
+	// next is when the next bytes may pass, cold when the last ones did or will.
+	next, cold time.Time
+
+	// quiet are the times of requests while no cold bytes passed.
+	quiet times
+	// What follows is of the present round: requests beside cold bytes, those of them above slowFrom, and whether a read had to
+	// wait.
+	began          time.Time
+	requests, slow int
+	slowFrom       time.Duration
+	waited         bool
+
+	// paused is until when no cold bytes pass, pauseAt when the next pause begins.
+	paused, pauseAt time.Time
+}
+
+// limited says whether there are producers to yield to.
+func (g *Governor) limited(now time.Time) bool {
+	return !g.produced.IsZero() && now.Sub(g.produced) < producing
+}
+
+// Limit is the rate in bytes per second; 0 while there is none.
+func (g *Governor) Limit(now time.Time) float64 {
+	if !g.limited(now) {
+		return 0
+	}
+	return max(g.rate, Floor)
+}
+
+// Produced notes a produce request that ends now.
+func (g *Governor) Produced(now time.Time, took time.Duration) {
+	if !g.limited(now) {
+		g.begin(now)
+	}
+	g.produced = now
+	if g.cold.Add(aftermath).Before(now.Add(-took)) {
+		g.quiet.add(took)
+		return
+	}
+	g.requests++
+	if took > g.slowFrom {
+		g.slow++
+	}
+	if watched := now.Sub(g.began); watched >= roundMost || watched >= round && g.requests >= roundRequests {
+		g.judge(now)
+	}
+}
+
+// begin starts with the least rate.
+func (g *Governor) begin(now time.Time) {
+	g.rate, g.eager = Floor, true
+	g.pauseAt = now.Add(pauseEvery)
+	if g.quiet.count < leastKnown {
+		g.pauseAt = now.Add(pauseFirst)
+	}
+	g.newRound(now)
+}
+
+func (g *Governor) newRound(now time.Time) {
+	g.began, g.requests, g.slow, g.waited = now, 0, 0, false
+	g.slowFrom = math.MaxInt64
+	if g.quiet.count >= leastKnown {
+		g.slowFrom = time.Duration(slower * float64(g.quiet.quantile(usual)))
+	}
+}
+
+// judge changes the rate by what the round has shown.
+func (g *Governor) judge(now time.Time) {
+	expected := (1 - usual) * float64(g.requests)
+	switch {
+	case g.slowFrom == math.MaxInt64:
+	case float64(g.slow) > expected+math.Sqrt(expected):
+		g.rate, g.eager = max(Floor, g.rate/2), false
+	case g.waited && g.eager:
+		g.rate = min(ceiling, g.rate*5/4)
+	case g.waited:
+		g.rate = min(ceiling, g.rate+Floor/4)
+	}
+	g.newRound(now)
+}
+
+// Reserve asks for cold bytes to pass. It gives how many may, and after what time; none may when that would be more than
+// most.
+func (g *Governor) Reserve(now time.Time, bytes int, most time.Duration) (granted int, wait time.Duration) {
+	if !g.limited(now) {
+		g.next, g.cold = now, now
+		return bytes, 0
+	}
+	if now.Sub(g.cold) > forgotten {
+		g.begin(now)
+	}
+	if !now.Before(g.pauseAt) {
+		g.paused, g.pauseAt = now.Add(pause), now.Add(pause+pauseEvery)
+	}
+	at := now
+	for _, earliest := range []time.Time{g.next, g.paused} {
+		if earliest.After(at) {
+			at = earliest
+		}
+	}
+	wait = at.Sub(now)
+	g.waited = g.waited || wait > 0
+	if wait > most {
+		return 0, most
+	}
+	granted = min(bytes, max(leastGrant, int(g.rate*grantTime.Seconds())))
+	g.next = at.Add(g.worth(granted))
+	if at.After(g.cold) {
+		g.cold = at
+	}
+	return granted, wait
+}
+
+// Settle corrects a grant by what has passed: a first batch may be larger, and there may be less.
+func (g *Governor) Settle(now time.Time, granted, passed int) {
+	if g.limited(now) {
+		g.next = g.next.Add(g.worth(passed - granted))
+	}
+	if passed > 0 && now.After(g.cold) {
+		g.cold = now
+	}
+}
+
+// worth is the time that bytes take at the present rate.
+func (g *Governor) worth(bytes int) time.Duration {
+	return time.Duration(float64(bytes) / g.rate * float64(time.Second))
+}
+
+const (
+	// timesPerDouble is how many classes of times there are between one and its double.
+	timesPerDouble = 8
+	// timesClasses reach from a microsecond to over a minute.
+	timesClasses = 26*timesPerDouble + 1
+	// timesMost is from how many on earlier times count half.
+	timesMost = 4096
+)
+
+// times are how long requests took, in classes; the later ones count more.
+type times struct {
+	count   int
+	classes [timesClasses]int32
+}
+
+func (t *times) add(took time.Duration) {
+	class := 0
+	if us := float64(took) / float64(time.Microsecond); us > 1 {
+		class = min(int(timesPerDouble*math.Log2(us)), timesClasses-1)
+	}
+	t.classes[class]++
+	if t.count++; t.count < timesMost {
+		return
+	}
+	t.count = 0
+	for i := range t.classes {
+		t.classes[i] /= 2
+		t.count += int(t.classes[i])
+	}
+}
+
+// quantile is a time that the given share of the requests did not exceed.
+func (t *times) quantile(share float64) time.Duration {
+	above := int((1 - share) * float64(t.count))
+	for class := timesClasses - 1; class > 0; class-- {
+		if above -= int(t.classes[class]); above < 0 {
+			return time.Duration(math.Exp2(float64(class+1)/timesPerDouble) * float64(time.Microsecond))
+		}
+	}
+	return time.Microsecond
+}
