@@ -284,13 +284,18 @@ func (m *move) swap(present *log.Log) (replica.Home, error) {
 	if err := m.future.Close(); err != nil {
 		return replica.Home{}, err
 	}
-	if err := present.Delete(); err != nil {
+	err := present.Delete()
+	if err == nil {
+		// After a power loss the replica must not be in both directories, which nobody could choose from.
+		err = c.FS.SyncDir(m.from.Path())
+	}
+	if err != nil {
 		// The records are safe in the copy. The former directory is as good as lost.
 		c.DirFailed(m.from, err)
 	}
 	r := m.replica
 	name := log.DirName(r.Topic(), r.Key().Partition)
-	err := c.FS.Rename(filepath.Join(m.to.Path(), m.name), filepath.Join(m.to.Path(), name))
+	err = c.FS.Rename(filepath.Join(m.to.Path(), m.name), filepath.Join(m.to.Path(), name))
 	if err == nil {
 		err = c.FS.SyncDir(m.to.Path())
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -312,6 +313,35 @@ func TestBrokenDiskEndsAMove(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestMoveIsNeverInBothDirectories: two disks have no common order of what survives a power loss, so the present log's new name must be
+// durable before the copy gets its own.
+func TestMoveIsNeverInBothDirectories(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		var mu sync.Mutex
+		var ops []string
+		n, dirs := twoDirs(t, c, vfs.Faulty{FS: vfs.OS{}, Inject: func(o vfs.Op, name string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			ops = append(ops, string(o)+" "+name)
+			return nil
+		}})
+		topic := c.topic("a", 1, 1)
+		produce(n, appendRequest(topic, storage.AcksAll, batch("0")))
+		from, to := where(t, n, "a", dirs)
+		_ = move(t, n, "a", to)
+		eventually(t, "the replica has moved", func() bool { return described(t, n, "a")[to] == "present" })
+		mu.Lock()
+		defer mu.Unlock()
+		gone := slices.Index(ops, "rename "+filepath.Join(from, "a-0"))
+		durable := slices.Index(ops[gone+1:], "sync "+from)
+		named := slices.IndexFunc(ops, func(op string) bool { return strings.HasPrefix(op, "rename "+filepath.Join(to, "a-0.")) && strings.HasSuffix(op, "-future") })
+		if gone < 0 || durable < 0 || named < gone+1+durable {
+			t.Fatalf("the present log went at %d, for good at %d, and the copy took its name at %d", gone, gone+1+durable, named)
+		}
+	})
 }
 
 // dirID reads the id of a log directory.
