@@ -630,3 +630,31 @@ func TestReassignment(t *testing.T) {
 		t.Fatal(code.Name())
 	}
 }
+
+// TestEligibleReplicaWaitsForTheISR: as long as there is an ISR, its members have more than a replica of the ELR, which must not lead
+// before them, however much it is preferred.
+func TestEligibleReplicaWaitsForTheISR(t *testing.T) {
+	w := newWorld(t, map[string]string{"min.insync.replicas": "2"})
+	w.up(1, 2, 3)
+	w.mustCreate(assigned("t", []int32{2, 1, 3}))
+	w.silence(1, 2)
+	w.wantPartition("t", 0, 3, []int32{3}, []int32{2})
+	// Node 2 comes back without having lost anything.
+	req := w.registration(2, "")
+	req.PreviousBrokerEpoch = w.epochs[2]
+	w.epochs[2] = w.apply(w.m.RegisterBroker(req)).(*kmsg.BrokerRegistrationResponse).BrokerEpoch
+	w.beat(2, nil)
+	w.wantPartition("t", 0, 3, []int32{3}, []int32{2})
+	d, _ := w.m.BalanceLeaders()
+	w.apply(d)
+	elect := kmsg.NewPtrElectLeadersRequest()
+	elect.Topics = []kmsg.ElectLeadersRequestTopic{{Topic: "t", Partitions: []int32{0}}}
+	resp := w.apply(w.m.ElectLeaders(elect)).(*kmsg.ElectLeadersResponse)
+	if code := errcode.Code(resp.Topics[0].Partitions[0].ErrorCode); code != errcode.PreferredLeaderNotAvailable {
+		t.Error(code.Name())
+	}
+	w.wantPartition("t", 0, 3, []int32{3}, []int32{2})
+	// Without an ISR it is the best there is.
+	w.silence(3)
+	w.wantPartition("t", 0, 2, []int32{2}, []int32{3})
+}

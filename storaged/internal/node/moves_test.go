@@ -337,7 +337,9 @@ func TestMoveIsNeverInBothDirectories(t *testing.T) {
 		defer mu.Unlock()
 		gone := slices.Index(ops, "rename "+filepath.Join(from, "a-0"))
 		durable := slices.Index(ops[gone+1:], "sync "+from)
-		named := slices.IndexFunc(ops, func(op string) bool { return strings.HasPrefix(op, "rename "+filepath.Join(to, "a-0.")) && strings.HasSuffix(op, "-future") })
+		named := slices.IndexFunc(ops, func(op string) bool {
+			return strings.HasPrefix(op, "rename "+filepath.Join(to, "a-0.")) && strings.HasSuffix(op, "-future")
+		})
 		if gone < 0 || durable < 0 || named < gone+1+durable {
 			t.Fatalf("the present log went at %d, for good at %d, and the copy took its name at %d", gone, gone+1+durable, named)
 		}

@@ -65,23 +65,28 @@ func TestHighWatermark(t *testing.T) {
 		minISR int
 		isr    []int32
 		ends   map[int32]int64
-		fenced int32
+		fenced int32 // below 0 for one that is about to stop
 		want   int64
 	}{
 		{"the slowest of the ISR counts", 1, []int32{1, 2, 3}, map[int32]int64{2: 8, 3: 6}, 0, 6},
 		{"those out of the ISR do not", 1, []int32{1}, nil, 0, 10},
 		{"one that may join does", 1, []int32{1, 2}, map[int32]int64{2: 9, 3: 4}, 0, 4},
 		{"unless its node is fenced", 1, []int32{1, 2}, map[int32]int64{2: 9, 3: 4}, 3, 9},
+		{"unless its node is about to stop", 1, []int32{1, 2}, map[int32]int64{2: 9, 3: 4}, -3, 9},
 		{"below the minimum it stands still", 2, []int32{1}, nil, 0, 0},
 		{"a minimum above the replicas means all of them", 5, []int32{1, 2, 3}, map[int32]int64{2: 7, 3: 7}, 0, 7},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			b := newBench(0)
 			b.lead(x.minISR, x.isr...)
-			if x.fenced != 0 {
+			if x.fenced > 0 {
 				s := b.brokers[x.fenced]
 				s.Fenced = true
 				b.brokers[x.fenced] = s
+			} else if x.fenced < 0 {
+				s := b.brokers[-x.fenced]
+				s.ShuttingDown = true
+				b.brokers[-x.fenced] = s
 			}
 			b.p.Appended(b.now, 4)
 			// Whoever fetches up to the end counts as caught up from then on.
@@ -133,6 +138,39 @@ func TestISRShrinksAndGrows(t *testing.T) {
 	b.fetched(2, 2)
 	if b.p.HighWatermark() != 1 {
 		t.Fatal("the one that joins was not waited for")
+	}
+}
+
+// TestNodesThatStopDoNotJoin: a node that is about to stop has everything, and is not taken in.
+func TestNodesThatStopDoNotJoin(t *testing.T) {
+	b := newBench(0)
+	b.lead(1, 1, 2)
+	b.brokers[3] = partition.BrokerState{Epoch: 13, ShuttingDown: true}
+	if out := b.fetched(3, 0); out.AlterPartition != nil {
+		t.Fatalf("%+v", out.AlterPartition)
+	}
+	b.brokers[3] = partition.BrokerState{Epoch: 13}
+	if out := b.fetched(3, 0); out.AlterPartition == nil || out.AlterPartition.Added != 3 {
+		t.Fatalf("%+v", out.AlterPartition)
+	}
+}
+
+// TestNewEpochGivesNoCreditOutOfTheISR: with a new epoch the members of the ISR count as caught up for a while. Others do not, or one that
+// is far behind would hold the high watermark back.
+func TestNewEpochGivesNoCreditOutOfTheISR(t *testing.T) {
+	b := newBench(0)
+	b.lead(1, 1, 2, 3)
+	b.p.Appended(b.now, 10)
+	b.fetched(2, 10)
+	b.fetched(3, 4)
+	b.now = b.now.Add(20 * time.Second)
+	b.p.BecomeLeader(b.now, &metadata.Partition{Replicas: []int32{1, 2, 3}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 5, PartitionEpoch: 8}, 1)
+	if got := b.p.HighWatermark(); got != 10 {
+		t.Fatalf("got %d, want 10", got)
+	}
+	// Nor does one that is in the ISR lose its place at once.
+	if out := b.p.Tick(b.now); out.AlterPartition != nil {
+		t.Fatalf("%+v", out.AlterPartition)
 	}
 }
 
