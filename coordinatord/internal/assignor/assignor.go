@@ -38,7 +38,7 @@ type Member struct {
 
 // Group is what an assignment is made for.
 type Group struct {
-	// Members are in the order of their ids.
+	// Members are in the order in which, of those with equal rights, they are served.
 	Members []Member
 	// Homogeneous says that all members subscribe to the same topics.
 	Homogeneous bool

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 
 	"chancery/coordinatord/internal/assignor"
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/hash"
 	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 )
@@ -104,9 +106,14 @@ func IDs(image metadata.Reader, names []string) map[uuid.UUID]struct{} {
 	return ids
 }
 
-// Plan makes a target assignment for some members of the group; targetOf gives what each was to have before.
+// Plan makes a target assignment for some members of the group; targetOf gives what each was to have before. Where members have
+// equal rights, the order decides, which is that of Apache Kafka's table of members.
 func (g *Group) Plan(image metadata.Reader, members []*Member, homogeneous bool, assign assignor.Assignor, targetOf func(*Member) assignor.Partitions) (map[string]assignor.Partitions, error) {
 	spec := assignor.Group{Homogeneous: homogeneous, PartitionCount: map[uuid.UUID]int{}}
+	members = slices.Clone(members)
+	slices.SortStableFunc(members, func(a, b *Member) int {
+		return cmp.Compare(hash.TableSlot(a.ID, len(members)), hash.TableSlot(b.ID, len(members)))
+	})
 	for _, m := range members {
 		topics := IDs(image, g.TopicsOf(m))
 		for id := range topics {

@@ -434,11 +434,20 @@ func TestProtocolChoiceWithEqualVotes(t *testing.T) {
 			t.Errorf("%s and %s: %s", tt.a, tt.b, *r.Protocol)
 		}
 	}
-	for name, slots := range map[string][2]uint32{"range": {9, 9}, "sticky": {8, 24}, "é𝄞x": {5, 21}} {
-		if a, b := tableSlot(name, 12), tableSlot(name, 13); a != slots[0] || b != slots[1] {
-			t.Errorf("%s: %d, %d", name, a, b)
-		}
-	}
+}
+
+// TestPendingIDWithAnInstance: ids are given out to dynamic members; one that comes back as a static member is refused as by Apache Kafka.
+func TestPendingIDWithAnInstance(t *testing.T) {
+	w := newWorld(t)
+	req := kmsg.NewPtrJoinGroupRequest()
+	req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis = 9, "g", "consumer", 10000
+	req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
+	pending := reply[*kmsg.JoinGroupResponse](w, w.do(&Join{Request: req}))
+	w.code("without an id", pending.ErrorCode, errcode.MemberIdRequired)
+	b := w.client("g").static("one")
+	b.id = pending.MemberID
+	r := reply[*kmsg.JoinGroupResponse](w, b.sendJoin())
+	w.code("with an instance", r.ErrorCode, errcode.UnknownServerError)
 }
 
 func TestMaxSize(t *testing.T) {

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"slices"
 	"time"
-	"unicode/utf16"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/hash"
 )
 
 // consumerProtocolType is the protocol type of consumers, whose subscriptions the coordinator can read.
@@ -304,24 +304,11 @@ func (g *Group) selectProtocol() string {
 	}
 	for _, m := range g.order {
 		v := m.vote(candidates)
-		if best == "" || votes[v] > votes[best] || votes[v] == votes[best] && tableSlot(v, len(votes)) < tableSlot(best, len(votes)) {
+		if best == "" || votes[v] > votes[best] || votes[v] == votes[best] && hash.TableSlot(v, len(votes)) < hash.TableSlot(best, len(votes)) {
 			best = v
 		}
 	}
 	return best
-}
-
-// tableSlot is where a name stands in a Java HashMap of so many names, by which its order goes.
-func tableSlot(name string, names int) uint32 {
-	var hash uint32
-	for _, unit := range utf16.Encode([]rune(name)) {
-		hash = hash*31 + uint32(unit)
-	}
-	size := 16
-	for size*3/4 < names {
-		size *= 2
-	}
-	return (hash ^ hash>>16) & uint32(size-1)
 }
 
 // nextGeneration begins a generation with the members that are there.

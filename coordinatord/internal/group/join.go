@@ -179,7 +179,12 @@ func (m *Machine) expirePending(now time.Time, g *Group, id string, out *Effects
 // joinAgain is the join of someone who has a member id.
 func (m *Machine) joinAgain(now time.Time, t Ticket, g *Group, c *Join, protocols []protocol, out *Effects) {
 	req := c.Request
-	if g.pendingJoin[req.MemberID] != nil && req.InstanceID == nil {
+	if g.pendingJoin[req.MemberID] != nil {
+		if req.InstanceID != nil {
+			// Such ids are given out to dynamic members only.
+			out.Answer(t, joinError("", errcode.UnknownServerError))
+			return
+		}
 		m.forgetPending(g, req.MemberID)
 		m.addMember(now, t, g, req.MemberID, c, protocols, out)
 		return

@@ -87,6 +87,9 @@ func (h *Handler) commitInTransaction(ctx context.Context, c call, req *kmsg.Txn
 		return none, errcode.InvalidGroupId, nil
 	}
 	if req.ProducerID < 0 {
+		if req.TransactionalID == "" {
+			return none, errcode.InvalidRequest, nil
+		}
 		return none, errcode.InvalidProducerIdMapping, nil
 	}
 	if req.ProducerEpoch < 0 {
@@ -216,7 +219,7 @@ func (h *Handler) writeTxnMarkers(ctx context.Context, c call, req *kmsg.WriteTx
 // endTransaction writes one marker. A coordinator of transactions expects codes of partitions, not those of groups.
 func (h *Handler) endTransaction(ctx context.Context, c call, m *kmsg.WriteTxnMarkersRequestMarker) (errcode.Code, error) {
 	if m.ProducerID < 0 || m.ProducerEpoch < 0 {
-		return errcode.InvalidRequest, nil
+		return errcode.UnknownServerError, nil // as for any other partition
 	}
 	reply, code, err := do[errcode.Code](ctx, h, c, &group.EndTransaction{
 		ProducerID: m.ProducerID, ProducerEpoch: m.ProducerEpoch, CoordinatorEpoch: m.CoordinatorEpoch,

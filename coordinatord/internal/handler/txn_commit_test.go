@@ -104,6 +104,10 @@ func TestTxnOffsetCommitFailures(t *testing.T) {
 	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); committed(r) != errcode.InvalidProducerIdMapping {
 		t.Errorf("%+v", r)
 	}
+	bad.TransactionalID = ""
+	if r := send[*kmsg.TxnOffsetCommitResponse](c, 4, bad); committed(r) != errcode.InvalidRequest {
+		t.Errorf("%+v", r)
+	}
 }
 
 // TestMarkerBetweenQuestionAndCommit: the coordinator is asked again, and its later answer counts.
@@ -163,7 +167,7 @@ func TestWriteTxnMarkersVersions(t *testing.T) {
 		}
 		bad := markersOf(0, 0)
 		bad.Markers[0].ProducerID = -1
-		if r := send[*kmsg.WriteTxnMarkersResponse](c, version, bad); errcode.Code(r.Markers[0].Topics[0].Partitions[0].ErrorCode) != errcode.InvalidRequest {
+		if r := send[*kmsg.WriteTxnMarkersResponse](c, version, bad); errcode.Code(r.Markers[0].Topics[0].Partitions[0].ErrorCode) != errcode.UnknownServerError {
 			t.Fatalf("%+v", r)
 		}
 	}

@@ -32,6 +32,16 @@ func String(s string) int32 {
 	return h
 }
 
+// TableSlot is where a key stands in a Java HashMap with so many keys, which is gone through in the order of the slots.
+func TableSlot(key string, keys int) int32 {
+	size := int32(16)
+	for int(size)*3/4 < keys {
+		size *= 2
+	}
+	h := uint32(String(key))
+	return int32(h^h>>16) & (size - 1)
+}
+
 // Partition is the partition of a key with a hash, among n: its magnitude modulo n, where the smallest number, which
 // has no magnitude, counts as 0. It is 0 when n is not positive.
 func Partition(h int32, n int) int32 {

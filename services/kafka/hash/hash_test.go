@@ -31,6 +31,14 @@ func TestString(t *testing.T) {
 	})
 }
 
+func TestTableSlot(t *testing.T) {
+	for key, slots := range map[string][2]int32{"range": {9, 9}, "roundrobin": {10, 10}, "sticky": {8, 24}, "cooperative-sticky": {15, 15}, "é𝄞x": {5, 21}} {
+		if a, b := TableSlot(key, 12), TableSlot(key, 13); a != slots[0] || b != slots[1] {
+			t.Errorf("%s: %d, %d", key, a, b)
+		}
+	}
+}
+
 func TestPartition(t *testing.T) {
 	for _, c := range []struct {
 		h    int32

@@ -42,6 +42,11 @@ func (n *Node) writeTxnMarkers(ctx context.Context, req *kmsg.WriteTxnMarkersReq
 					place.ErrorCode = int16(errcode.UnknownTopicOrPartition)
 					continue
 				}
+				if m.ProducerID < 0 || m.ProducerEpoch < 0 {
+					// Nobody has such an id. Apache Kafka cannot make a batch of it, and says no more than that.
+					place.ErrorCode = int16(errcode.UnknownServerError)
+					continue
+				}
 				parts = append(parts, storage.PartitionAppend{TopicID: known.ID, Partition: p})
 				places = append(places, &place.ErrorCode)
 			}

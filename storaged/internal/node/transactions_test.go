@@ -435,6 +435,12 @@ func TestMarkers(t *testing.T) {
 		if codes := endTxn(t, c, kmsg.WriteTxnMarkersRequestMarker{}, 9); codes[0] != errcode.UnknownTopicOrPartition {
 			t.Fatal(codes)
 		}
+		for _, m := range []kmsg.WriteTxnMarkersRequestMarker{{ProducerID: -1, ProducerEpoch: 4}, {ProducerID: 99, ProducerEpoch: -1}, {ProducerID: -1, ProducerEpoch: -1}} {
+			if codes := endTxn(t, c, m, 0); codes[0] != errcode.UnknownServerError {
+				t.Fatalf("producer %d at epoch %d: %v", m.ProducerID, m.ProducerEpoch, codes)
+			}
+		}
+		stable(6)
 	})
 }
 

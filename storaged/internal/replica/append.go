@@ -367,9 +367,9 @@ func (r *Replica) refuse(a appendEvent, err error) {
 	if code == errcode.NotLeaderOrFollower {
 		leader = r.View().CurrentLeader()
 	}
-	// Only what was said about this very append goes along; the code's general text says nothing new.
+	// As with Apache Kafka, a text goes along only where single records are named.
 	text := ""
-	if e := (*errcode.Error)(nil); errors.As(err, &e) {
+	if e := (*errcode.Error)(nil); invalid != nil && len(invalid.Records) > 0 && errors.As(err, &e) {
 		text = e.Text
 	}
 	a.op.settle(a.index, func(p *storage.PartitionAppendResult) {

@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"fmt"
 	"time"
 
 	"chancery/services/clients/transactionclient"
@@ -56,8 +55,7 @@ func (r *Replica) standsAside(now time.Time, a appendEvent, h recordbatch.Header
 	case s.Duplicate.Found:
 		return false, nil
 	case h.ProducerEpoch() < s.Epoch:
-		r.refuseUnverified(a, errcode.InvalidProducerEpoch, fmt.Sprintf("Epoch of producer %d is %d, which is smaller than the last seen epoch %d",
-			h.ProducerID(), h.ProducerEpoch(), s.Epoch))
+		r.refuseUnverified(a, errcode.InvalidProducerEpoch, "")
 		return true, nil
 	case s.InTransaction:
 		return false, nil
@@ -89,8 +87,7 @@ func (r *Replica) putAside(now time.Time, a appendEvent, h recordbatch.Header, a
 		v = &verification{epoch: h.ProducerEpoch(), lowest: h.BaseSequence(), higher: v}
 		r.verifications[id] = v
 	case h.ProducerEpoch() < v.epoch:
-		r.refuseUnverified(a, errcode.InvalidProducerEpoch, fmt.Sprintf("Epoch of producer %d is %d, which is smaller than the last seen epoch %d",
-			id, h.ProducerEpoch(), v.epoch))
+		r.refuseUnverified(a, errcode.InvalidProducerEpoch, "")
 		return
 	case h.ProducerEpoch() > v.epoch:
 		r.refuseWaiting(v, errcode.InvalidProducerEpoch)
