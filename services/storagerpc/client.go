@@ -13,6 +13,7 @@ import (
 	storagev1 "chancery/proto/storage/v1"
 	"chancery/services/kafka/errcode"
 	"chancery/services/storage"
+	"chancery/services/transport"
 )
 
 const (
@@ -44,9 +45,11 @@ type ClientConfig struct {
 
 // Client is a storage node in another process.
 type Client struct {
-	config   ClientConfig
-	conns    []*grpc.ClientConn
-	control  storagev1.StorageClient
+	config  ClientConfig
+	conns   []transport.Conn
+	control storagev1.StorageClient
+	// small is for calls that are small and come often: they share a stream.
+	small    storagev1.StorageClient
 	appends  *appender
 	fetches  []*fetchLane
 	nextBulk atomic.Uint32
@@ -78,12 +81,17 @@ func NewClient(address string, config ClientConfig) (*Client, error) {
 			stop()
 			return nil, errors.Join(err, c.closeConns())
 		}
-		c.conns = append(c.conns, conn)
+		if len(c.conns) == 0 {
+			carried := transport.Carried(conn)
+			c.conns = append(c.conns, carried)
+			c.control, c.small = storagev1.NewStorageClient(conn), storagev1.NewStorageClient(carried)
+		} else {
+			c.conns = append(c.conns, conn)
+		}
 		rpc := storagev1.NewStorageClient(conn)
 		lanes = append(lanes, newAppendLane(ctx, rpc))
 		c.fetches = append(c.fetches, newFetchLane(ctx, rpc, c.channel))
 	}
-	c.control = storagev1.NewStorageClient(c.conns[0])
 	c.appends = newAppender(lanes, config.BulkBytes, config.Logger.With("node", address))
 	go c.watch(ctx)
 	return c, nil
@@ -180,7 +188,7 @@ func (c *Client) DeleteRecords(ctx context.Context, req *storagev1.DeleteRecords
 
 // Handle asks the node.
 func (c *Client) Handle(ctx context.Context, req *storagev1.HandleRequest) (*storagev1.HandleResponse, error) {
-	return c.control.Handle(ctx, req)
+	return c.small.Handle(ctx, req)
 }
 
 // DescribeTier asks the node.
