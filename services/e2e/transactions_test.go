@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,13 +232,9 @@ type transactions struct {
 	readers     errgroup.Group
 
 	mu sync.Mutex
-	// inputs is how many input records there are, sessions and writes how many transactions have ended well.
-	inputs, sessions, writes int
-	// outcomes are those of the writers' transactions.
-	outcomes map[string]outcome
-	// numbers counts the writers' transactions.
-	numbers atomic.Int64
-	ledger  *ledgerReader
+	// inputs is how many input records there are, sessions, writes and relays how many transactions have ended well.
+	inputs, sessions, writes, relays int
+	ledger                           *ledger
 }
 
 type outcome int8
@@ -253,13 +248,13 @@ const (
 )
 
 const (
-	sessionsAtWork  = 2
-	writersAtWork   = 3
-	ledgerPartition = 10
+	sessionsAtWork = 2
+	writersAtWork  = 3
+	relaysAtWork   = 2
 )
 
 func startTransactions(t *testing.T, p *testkit.Playground, opts []kgo.Opt) *transactions {
-	w := &transactions{t: t, p: p, opts: opts, adm: admin(t, p.Bootstrap), outcomes: map[string]outcome{}}
+	w := &transactions{t: t, p: p, opts: opts, adm: admin(t, p.Bootstrap)}
 	ctx, cancel := context.WithTimeout(t.Context(), recoveryTime)
 	defer cancel()
 	two := map[string]*string{"min.insync.replicas": kadm.StringPtr("2")}
@@ -267,16 +262,23 @@ func startTransactions(t *testing.T, p *testkit.Playground, opts []kgo.Opt) *tra
 	createTopics(ctx, t, w.adm, ledgerPartition, 3, two, "ledger")
 	var work context.Context
 	work, w.stop = context.WithCancel(context.WithoutCancel(t.Context()))
-	w.ledger = newLedgerReader(w)
+	w.ledger = newLedger(w)
 	w.workers.Go(func() error { return w.feed(work) })
 	var reading context.Context
 	reading, w.stopReading = context.WithCancel(context.WithoutCancel(t.Context()))
-	w.readers.Go(func() error { return w.again(reading, func() error { return w.ledger.run(reading) }) })
+	w.readers.Go(func() error { return w.again(reading, func() error { return w.ledger.read(reading, "the reader") }) })
 	for n := range sessionsAtWork {
 		w.workers.Go(func() error { return w.again(work, func() error { return w.session(work, n) }) })
 	}
 	for n := range writersAtWork {
-		w.workers.Go(func() error { return w.again(work, func() error { return w.write(work, n) }) })
+		w.workers.Go(func() error {
+			return w.again(work, func() error { return w.ledger.write(work, fmt.Sprintf("writer-%d", n)) })
+		})
+	}
+	for n := range relaysAtWork {
+		w.workers.Go(func() error {
+			return w.again(work, func() error { return w.ledger.relay(work, fmt.Sprintf("relay-%d", n)) })
+		})
 	}
 	t.Cleanup(func() {
 		w.stop()
@@ -312,9 +314,7 @@ func (w *transactions) feed(ctx context.Context) error {
 		if err := cl.ProduceSync(context.WithoutCancel(ctx), kgo.StringRecord(strconv.Itoa(n))).FirstErr(); err != nil {
 			return fmt.Errorf("input %d: %w", n, err)
 		}
-		w.mu.Lock()
-		w.inputs++
-		w.mu.Unlock()
+		w.count(&w.inputs)
 		select {
 		case <-ctx.Done():
 		case <-time.After(2 * time.Millisecond):
@@ -353,79 +353,23 @@ func (w *transactions) session(ctx context.Context, n int) error {
 			return fmt.Errorf("end of a session's transaction: %w", err)
 		}
 		if done {
-			w.mu.Lock()
-			w.sessions++
-			w.mu.Unlock()
+			w.count(&w.sessions)
 		}
 	}
 	return nil
 }
 
-// write writes transactions over all partitions of the ledger, and aborts every third of them.
-func (w *transactions) write(ctx context.Context, n int) error {
-	cl, err := w.client(kgo.TransactionalID(fmt.Sprintf("writer-%d", n)), kgo.DefaultProduceTopic("ledger"),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionTimeout(10*time.Second))
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	for ctx.Err() == nil {
-		id := fmt.Sprintf("%d-%d", n, w.numbers.Add(1))
-		try := rand.IntN(3) > 0
-		if err := w.writeOne(context.WithoutCancel(ctx), cl, id, kgo.TransactionEndTry(try)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *transactions) writeOne(ctx context.Context, cl *kgo.Client, id string, try kgo.TransactionEndTry) error {
-	if err := cl.BeginTransaction(); err != nil {
-		return err
-	}
-	w.note(id, open)
-	var failed kgo.FirstErrPromise
-	for p := range int32(ledgerPartition) {
-		cl.Produce(ctx, &kgo.Record{Partition: p, Value: []byte(id)}, failed.Promise())
-	}
-	if err := failed.Err(); err != nil {
-		try = kgo.TryAbort
-	}
-	if bool(try) {
-		w.note(id, unclear)
-	} else {
-		w.note(id, aborted)
-	}
-	if err := cl.EndTransaction(ctx, try); err != nil {
-		return fmt.Errorf("end of a writer's transaction: %w", err)
-	}
-	if bool(try) {
-		w.note(id, committed)
-	}
-	w.mu.Lock()
-	w.writes++
-	w.mu.Unlock()
-	return nil
-}
-
-func (w *transactions) note(id string, o outcome) {
+// count counts a transaction that has ended well.
+func (w *transactions) count(n *int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.outcomes[id] = o
+	*n++
 }
 
-// outcome is what is known of a transaction; false when it was never begun.
-func (w *transactions) outcome(id string) (outcome, bool) {
+func (w *transactions) counts() (inputs, sessions, writes, relays int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	o, known := w.outcomes[id]
-	return o, known
-}
-
-func (w *transactions) counts() (inputs, sessions, writes int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.inputs, w.sessions, w.writes
+	return w.inputs, w.sessions, w.writes, w.relays
 }
 
 // awaitProgress waits until everything has gone on.
@@ -434,18 +378,19 @@ func (w *transactions) awaitProgress(after string) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), recoveryTime)
 	defer cancel()
 	begin := time.Now()
-	inputs, sessions, writes := w.counts()
+	inputs, sessions, writes, relays := w.counts()
 	defer func() {
 		if w.t.Failed() {
 			w.explain()
 		}
 	}()
 	await(ctx, w.t, "progress after "+after, func() (bool, error) {
-		i, s, wr := w.counts()
-		if i > inputs+5 && s > sessions+2 && wr > writes+5 {
+		i, s, wr, r := w.counts()
+		if i > inputs+5 && s > sessions+2 && wr > writes+5 && r > relays+2 {
 			return true, nil
 		}
-		return false, fmt.Errorf("inputs %d to %d, sessions %d to %d, writes %d to %d", inputs, i, sessions, s, writes, wr)
+		return false, fmt.Errorf("inputs %d to %d, sessions %d to %d, writes %d to %d, relays %d to %d",
+			inputs, i, sessions, s, writes, wr, relays, r)
 	})
 	w.t.Logf("everything goes on %s after %s", time.Since(begin).Round(time.Millisecond), after)
 }
@@ -487,8 +432,8 @@ func (w *transactions) finish() {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*recoveryTime)
 	defer cancel()
 	w.drain(ctx)
-	inputs, sessions, writes := w.counts()
-	t.Logf("%d inputs, %d transactions of sessions, %d of writers", inputs, sessions, writes)
+	inputs, sessions, writes, relays := w.counts()
+	t.Logf("%d inputs, %d transactions of sessions, %d of writers, %d of relays", inputs, sessions, writes, relays)
 
 	seen := map[string]int{}
 	for _, v := range committedValues(ctx, t, w.p.Bootstrap, "output") {
@@ -499,26 +444,18 @@ func (w *transactions) finish() {
 			t.Errorf("input %d was processed %d times", n, c)
 		}
 	}
-	inLedger := map[string]int{}
-	for _, v := range committedValues(ctx, t, w.p.Bootstrap, "ledger") {
-		inLedger[v]++
-	}
-	for id, o := range w.outcomes {
-		switch n := inLedger[id]; {
-		case o == committed && n != ledgerPartition, (o == aborted || o == open) && n != 0, o == unclear && n != 0 && n != ledgerPartition:
-			t.Errorf("transaction %s, which is %d, is seen in %d partitions", id, o, n)
-		}
-	}
-	w.ledger.finish(ctx, t)
+	// The one has read while everything was written, the other reads what there is in the end.
+	const again = "who reads again"
+	reading, stop := context.WithCancel(ctx)
+	w.readers.Go(func() error { return w.ledger.read(reading, again) })
+	w.ledger.awaitRead(ctx, t, "the reader")
+	w.ledger.awaitRead(ctx, t, again)
+	stop()
 	w.stopReading()
 	if err := w.readers.Wait(); err != nil {
 		t.Error(err)
 	}
-	for id := range inLedger {
-		if _, known := w.outcomes[id]; !known {
-			t.Errorf("transaction %s was never begun", id)
-		}
-	}
+	w.ledger.check(t)
 }
 
 // drain waits until the sessions that follow have processed the whole input, and nothing is open.
