@@ -20,6 +20,7 @@ func (saramaClient) config() *sarama.Config {
 	c.ClientID = "e2e-sarama"
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest
 	c.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
+	c.Consumer.Group.Session.Timeout = memberTime
 	c.Consumer.Return.Errors = true
 	return c
 }

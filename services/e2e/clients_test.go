@@ -14,6 +14,10 @@ import (
 // clientRunTime bounds one client's run with one compression.
 const clientRunTime = 3 * time.Minute
 
+// memberTime is how long a member of a group may be silent. A busy machine must not cost one its partitions, which another would
+// then read again.
+const memberTime = 45 * time.Second
+
 // clientTopicPartitions is the number of partitions of each topic.
 const clientTopicPartitions = 4
 
