@@ -631,6 +631,43 @@ func TestReassignment(t *testing.T) {
 	}
 }
 
+// TestCleanShutdownOfAnotherRun: a clean stop counts only for the run that the controller has heard of last. What was written in a later one
+// may be lost.
+func TestCleanShutdownOfAnotherRun(t *testing.T) {
+	w := newWorld(t, map[string]string{"min.insync.replicas": "2"})
+	w.up(1, 2)
+	w.mustCreate(assigned("a", []int32{1, 2}))
+	earlier := w.epochs[1]
+	w.silence(1)
+	w.up(1)
+	if code := w.alterISR("a", 0, nil, 2, 1); code != 0 {
+		t.Fatal(code.Name())
+	}
+	w.silence(1)
+	w.wantPartition("a", 0, 2, []int32{2}, []int32{1})
+	req := w.registration(1, "")
+	req.PreviousBrokerEpoch = earlier
+	w.apply(w.m.RegisterBroker(req))
+	w.wantPartition("a", 0, 2, []int32{2}, nil)
+}
+
+// TestUnregisteredNodeLeavesTheELR: nobody knows what a node did after it was unregistered, so what it had does not count when it
+// comes back.
+func TestUnregisteredNodeLeavesTheELR(t *testing.T) {
+	w := newWorld(t, map[string]string{"min.insync.replicas": "2"})
+	w.up(1, 2)
+	w.mustCreate(assigned("a", []int32{1, 2}))
+	w.silence(1)
+	w.wantPartition("a", 0, 2, []int32{2}, []int32{1})
+	req := kmsg.NewPtrUnregisterBrokerRequest()
+	req.BrokerID = 1
+	w.apply(w.m.UnregisterBroker(req))
+	again := w.registration(1, "")
+	again.PreviousBrokerEpoch = w.epochs[1]
+	w.apply(w.m.RegisterBroker(again))
+	w.wantPartition("a", 0, 2, []int32{2}, nil)
+}
+
 // TestEligibleReplicaWaitsForTheISR: as long as there is an ISR, its members have more than a replica of the ELR, which must not lead
 // before them, however much it is preferred.
 func TestEligibleReplicaWaitsForTheISR(t *testing.T) {
