@@ -168,8 +168,12 @@ func (w *World) breakDisk() bool {
 		return false
 	}
 	d := pick(w, n.disks)
-	w.note("FAULT: %s of %s is broken", d.path, n.name)
-	d.broken = true
+	d.broken, d.left = true, 0
+	if w.chance(60) {
+		// It breaks in the middle of something.
+		d.left = 1 + w.draw(12)
+	}
+	w.note("FAULT: %s of %s is broken after %d operations", d.path, n.name, d.left)
 	// It is repaired with a restart.
 	w.after(w.between(time.Second, 10*time.Second), func() {
 		d.broken = false

@@ -14,6 +14,8 @@ type process struct {
 	incarnation int
 	// heldUntil is until when it does nothing, because it is paused or its disk is slow.
 	heldUntil time.Duration
+	// repeats says that its requests may come twice, as when a connection breaks before the answer.
+	repeats bool
 	// skew is by how much its clock is wrong.
 	skew time.Duration
 }
@@ -74,7 +76,10 @@ func (w *World) send(from, to *process, do, lost func()) {
 		latency = w.between(10*time.Millisecond, 3*time.Second)
 	}
 	arrival := max(w.now+latency, w.lastArrival[link])
-	w.lastArrival[link] = arrival
+	if !w.healed && w.draw(100) < 3 {
+		arrival = w.now + latency // on another connection, and so before others that were sent earlier
+	}
+	w.lastArrival[link] = max(arrival, w.lastArrival[link])
 	incarnation := to.incarnation
 	w.after(arrival-w.now, func() {
 		if w.cut[link] {
@@ -102,9 +107,15 @@ func (w *World) call(from, to *process, timeout time.Duration, serve func(answer
 		done()
 	}
 	refused := func() { w.send(to, from, func() { settle(failed) }, nil) }
-	w.send(from, to, func() {
-		serve(func(done func()) { w.send(to, from, func() { settle(done) }, nil) })
-	}, refused)
+	ask := func() {
+		w.send(from, to, func() {
+			serve(func(done func()) { w.send(to, from, func() { settle(done) }, nil) })
+		}, refused)
+	}
+	ask()
+	if !w.healed && from.repeats && w.draw(100) < 2 {
+		ask()
+	}
 	w.later(from, timeout, func() { settle(failed) })
 }
 

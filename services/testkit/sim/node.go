@@ -72,23 +72,28 @@ type disk struct {
 	path   string
 	id     uuid.UUID
 	memory *memfs.Disk
-	// broken makes all that changes files fail.
+	// broken makes all that changes files fail, once left more operations have succeeded.
 	broken bool
+	left   int
 }
 
 var errDisk = errors.New("input/output error")
 
 func (d *disk) fs() vfs.FS {
 	return vfs.Faulty{FS: d.memory, Inject: func(op vfs.Op, _ string) error {
-		if d.broken && op != vfs.OpRead && op != vfs.OpOpen {
-			return errDisk
+		if !d.broken || op == vfs.OpRead || op == vfs.OpOpen {
+			return nil
 		}
-		return nil
+		if d.left--; d.left >= 0 {
+			return nil
+		}
+		return errDisk
 	}}
 }
 
 func (w *World) newNode(id int32) *node {
 	n := &node{process: w.newProcess("node %d", id), id: id, cleanEpoch: -1, checkpoints: map[simulation.Key]simulation.Checkpoint{}}
+	n.repeats = true
 	w.add(&n.process)
 	for i := range 1 + w.draw(2) {
 		n.disks = append(n.disks, &disk{path: fmt.Sprintf("/disk%d", i)})
@@ -133,11 +138,15 @@ func (w *World) boot(n *node) {
 	n.core = simulation.New(o)
 	n.loader = metadata.NewLoader(metadata.Empty(clusterID))
 	n.image = n.loader.Image()
+	before := n.epoch
 	n.incarnation, n.epoch, n.leaving, n.failures = w.newID(), -1, false, 0
 	n.proposals, n.proposing, n.copies = map[simulation.Key]simulation.Proposal{}, false, map[simulation.Key]int{}
 	previous := n.cleanEpoch
 	n.foundEpoch, n.bootedClean, n.cleanEpoch = previous, previous >= 0, -1
 	w.checker.booted(w, n)
+	if w.o.Wrong.ClaimCleanStops {
+		previous = before
+	}
 	w.register(n, previous)
 	w.follow(n)
 	w.maintain(n)

@@ -128,6 +128,7 @@ func TestBrokenRulesAreNoticed(t *testing.T) {
 		"skip the leader epochs":         {SkipEpochs: true},
 		"acknowledge early":              {AcknowledgeEarly: true},
 		"forget the ELR":                 {ForgetELR: true},
+		"claim clean stops":              {ClaimCleanStops: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const seeds, atOnce = 100, 4

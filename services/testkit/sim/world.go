@@ -31,6 +31,8 @@ type Wrong struct {
 	AcknowledgeEarly bool
 	// ForgetELR has controllers lose the eligible leader replicas.
 	ForgetELR bool
+	// ClaimCleanStops has storage nodes say after each crash that they had stopped in order.
+	ClaimCleanStops bool
 }
 
 // Report is what happened in a run.
