@@ -15,8 +15,8 @@ func TestLifeOfAMember(t *testing.T) {
 		a := w.client("g")
 		a.version = version
 		a.sendJoin()
-		w.silent(a.ticket)
-		w.after(3 * time.Second)
+		w.Silent(a.ticket)
+		w.After(3 * time.Second)
 		r := a.joined()
 		if !a.leader || a.generation != 1 || a.members != 1 || *r.Protocol != "range" || *r.ProtocolType != "consumer" {
 			t.Fatalf("v%d: %+v", version, r)
@@ -86,7 +86,7 @@ func TestTwoMembers(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g").alone("all"), w.client("g")
 	b.sendJoin()
-	w.silent(b.ticket)
+	w.Silent(b.ticket)
 	if c := a.heartbeat(); c != errcode.RebalanceInProgress {
 		t.Fatal(c.Name())
 	}
@@ -103,7 +103,7 @@ func TestTwoMembers(t *testing.T) {
 		t.Fatal("commit before the assignment:", c.Name())
 	}
 	waiting := b.sendSync(nil)
-	w.silent(waiting)
+	w.Silent(waiting)
 	a.sendSync(map[string]string{a.id: "half", b.id: "other half"})
 	a.synced("half")
 	b.synced("other half")
@@ -126,11 +126,11 @@ func TestInitialDelayGrowsWithMembers(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g"), w.client("g")
 	a.sendJoin()
-	w.after(2 * time.Second)
+	w.After(2 * time.Second)
 	b.sendJoin()
-	w.after(2 * time.Second)
-	w.silent(a.ticket)
-	w.after(2 * time.Second)
+	w.After(2 * time.Second)
+	w.Silent(a.ticket)
+	w.After(2 * time.Second)
 	a.joined()
 	b.joined()
 	if a.generation != 1 || a.members != 2 {
@@ -144,13 +144,13 @@ func TestInitialDelayEndsAtTheRebalanceTimeout(t *testing.T) {
 	first.rebalance = 5000
 	first.sendJoin()
 	for range 4 {
-		w.after(time.Second)
+		w.After(time.Second)
 		c := w.client("g")
 		c.rebalance = 5000
 		c.sendJoin()
 	}
-	w.silent(first.ticket)
-	w.after(time.Second)
+	w.Silent(first.ticket)
+	w.After(time.Second)
 	first.joined()
 	if first.members != 5 {
 		t.Fatalf("%+v", first)
@@ -164,12 +164,12 @@ func TestWaitingInJoinKeepsAlive(t *testing.T) {
 	a.session, b.session = 6000, 6000
 	b.sendJoin()
 	for range 9 {
-		w.after(time.Second)
+		w.After(time.Second)
 		if c := a.heartbeat(); c != errcode.RebalanceInProgress {
 			t.Fatal(c.Name())
 		}
 	}
-	w.silent(b.ticket)
+	w.Silent(b.ticket)
 	a.sendJoin()
 	a.joined()
 	b.joined()
@@ -186,11 +186,11 @@ func TestRebalanceTimeoutDropsTheAbsent(t *testing.T) {
 	b.protocols = []string{"range", "sticky"}
 	b.sendJoin()
 	for range 59 {
-		w.after(time.Second)
+		w.After(time.Second)
 		a.heartbeat()
 	}
-	w.silent(b.ticket)
-	w.after(time.Second)
+	w.Silent(b.ticket)
+	w.After(time.Second)
 	b.joined()
 	if !b.leader || b.members != 1 {
 		t.Fatalf("the one that came must lead: %+v", b)
@@ -209,9 +209,9 @@ func TestVersion0UsesTheSessionForTheRebalance(t *testing.T) {
 	b := w.client("g")
 	b.version, b.session, b.rebalance = 0, 8000, 0
 	b.sendJoin()
-	w.after(7 * time.Second)
-	w.silent(b.ticket)
-	w.after(time.Second)
+	w.After(7 * time.Second)
+	w.Silent(b.ticket)
+	w.After(time.Second)
 	b.joined()
 	if !b.leader {
 		t.Fatalf("%+v", b)
@@ -221,11 +221,11 @@ func TestVersion0UsesTheSessionForTheRebalance(t *testing.T) {
 func TestSessionTimeout(t *testing.T) {
 	w := newWorld(t)
 	a := w.client("g").alone("x")
-	w.after(6 * time.Second)
+	w.After(6 * time.Second)
 	a.heartbeat()
-	w.after(9 * time.Second)
+	w.After(9 * time.Second)
 	w.state("g", "Stable")
-	w.after(time.Second)
+	w.After(time.Second)
 	w.state("g", "Empty")
 	if c := a.heartbeat(); c != errcode.UnknownMemberId {
 		t.Fatal(c.Name())
@@ -236,7 +236,7 @@ func TestCommitKeepsAlive(t *testing.T) {
 	w := newWorld(t)
 	a := w.client("g").alone("x")
 	for range 4 {
-		w.after(8 * time.Second)
+		w.After(8 * time.Second)
 		if c := a.commit("t", 0, 1); c != errcode.None {
 			t.Fatal(c.Name())
 		}
@@ -249,14 +249,14 @@ func TestPendingMemberHoldsTheRebalanceUntilItLapses(t *testing.T) {
 	req := kmsg.NewPtrJoinGroupRequest()
 	req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis = 9, "g", "consumer", 6000
 	req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
-	r := reply[*kmsg.JoinGroupResponse](w, w.do(&Join{Request: req, ClientID: "c"}))
+	r := reply[*kmsg.JoinGroupResponse](w, w.Do(&Join{Request: req, ClientID: "c"}))
 	w.code("first join", r.ErrorCode, errcode.MemberIdRequired)
 	if r.MemberID != "c-uuid2" {
 		t.Fatal(r.MemberID)
 	}
 	a.sendJoin()
-	w.silent(a.ticket)
-	w.after(6 * time.Second)
+	w.Silent(a.ticket)
+	w.After(6 * time.Second)
 	a.joined()
 }
 
@@ -268,11 +268,11 @@ func TestNewMemberMustHearWithinFiveMinutes(t *testing.T) {
 	b.rebalance = 600000
 	b.sendJoin()
 	for range 4*60 + 59 {
-		w.after(time.Second)
+		w.After(time.Second)
 		a.heartbeat()
 	}
-	w.silent(b.ticket)
-	w.after(time.Second)
+	w.Silent(b.ticket)
+	w.After(time.Second)
 	r := reply[*kmsg.JoinGroupResponse](w, b.ticket)
 	w.code("join of a member that nobody heard of", r.ErrorCode, errcode.UnknownMemberId)
 }
@@ -284,7 +284,7 @@ func TestFirstOfTwoEqualJoinsIsAnswered(t *testing.T) {
 	first := b.sendJoin()
 	second := b.sendJoin()
 	w.code("overtaken join", reply[*kmsg.JoinGroupResponse](w, first).ErrorCode, errcode.RebalanceInProgress)
-	w.silent(second)
+	w.Silent(second)
 	a.sendJoin()
 	a.joined()
 	b.joined()
@@ -296,11 +296,7 @@ func TestFirstOfTwoEqualJoinsIsAnswered(t *testing.T) {
 func TestOvertakenSyncIsAnswered(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g"), w.client("g")
-	a.sendJoin()
-	b.sendJoin()
-	w.after(6 * time.Second)
-	a.joined()
-	b.joined()
+	joinBoth(a, b)
 	first := b.sendSync(nil)
 	b.sendSync(nil)
 	w.code("overtaken sync", reply[*kmsg.SyncGroupResponse](w, first).ErrorCode, errcode.RebalanceInProgress)
@@ -330,7 +326,7 @@ func TestSyncRefusals(t *testing.T) {
 		req := kmsg.NewPtrSyncGroupRequest()
 		req.Group, req.MemberID, req.Generation = "g", a.id, a.generation
 		tt.change(req)
-		w.code(tt.name, reply[*kmsg.SyncGroupResponse](w, w.do(&Sync{Request: req})).ErrorCode, tt.want)
+		w.code(tt.name, reply[*kmsg.SyncGroupResponse](w, w.Do(&Sync{Request: req})).ErrorCode, tt.want)
 	}
 }
 
@@ -348,7 +344,7 @@ func TestHeartbeatRefusals(t *testing.T) {
 		{Heartbeat{Group: "g", Generation: 1}, errcode.UnknownMemberId},
 		{Heartbeat{Group: "other", MemberID: a.id, Generation: 1}, errcode.UnknownMemberId},
 	} {
-		if got := reply[errcode.Code](w, w.do(&tt.c)); got != tt.want {
+		if got := reply[errcode.Code](w, w.Do(&tt.c)); got != tt.want {
 			t.Fatalf("%+v: %s, want %s", tt.c, got.Name(), tt.want.Name())
 		}
 	}
@@ -358,14 +354,10 @@ func TestMembersThatDoNotSyncAreDropped(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g"), w.client("g")
 	a.session, b.session = 600000, 600000
-	a.sendJoin()
-	b.sendJoin()
-	w.after(6 * time.Second)
-	a.joined()
-	b.joined()
+	joinBoth(a, b)
 	a.sendSync(map[string]string{a.id: "x"})
 	a.synced("x")
-	w.after(60 * time.Second)
+	w.After(60 * time.Second)
 	if c := b.heartbeat(); c != errcode.UnknownMemberId {
 		t.Fatal(c.Name())
 	}
@@ -377,11 +369,7 @@ func TestMembersThatDoNotSyncAreDropped(t *testing.T) {
 func TestNewJoinEndsWaitingSyncs(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g"), w.client("g")
-	a.sendJoin()
-	b.sendJoin()
-	w.after(6 * time.Second)
-	a.joined()
-	b.joined()
+	joinBoth(a, b)
 	waiting := b.sendSync(nil)
 	c := w.client("g")
 	c.sendJoin()
@@ -399,7 +387,7 @@ func TestFollowerThatLostItsAnswerJoinsAgain(t *testing.T) {
 		t.Fatalf("a follower without changes must not make a rebalance: %+v", b)
 	}
 	a.sendJoin()
-	w.silent(a.ticket)
+	w.Silent(a.ticket)
 	w.state("g", "PreparingRebalance")
 }
 
@@ -410,7 +398,7 @@ func TestProtocolChoice(t *testing.T) {
 		c.protocols = p
 		c.sendJoin()
 		if i == 2 {
-			w.after(10 * time.Second)
+			w.After(10 * time.Second)
 			if r := c.joined(); *r.Protocol != "sticky" {
 				t.Fatal(*r.Protocol)
 			}
@@ -429,7 +417,7 @@ func TestProtocolChoiceWithEqualVotes(t *testing.T) {
 		one.protocols, other.protocols = []string{tt.a, tt.b}, []string{tt.b, tt.a}
 		one.sendJoin()
 		other.sendJoin()
-		w.after(10 * time.Second)
+		w.After(10 * time.Second)
 		if r := one.joined(); *r.Protocol != tt.want {
 			t.Errorf("%s and %s: %s", tt.a, tt.b, *r.Protocol)
 		}
@@ -442,7 +430,7 @@ func TestPendingIDWithAnInstance(t *testing.T) {
 	req := kmsg.NewPtrJoinGroupRequest()
 	req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis = 9, "g", "consumer", 10000
 	req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
-	pending := reply[*kmsg.JoinGroupResponse](w, w.do(&Join{Request: req}))
+	pending := reply[*kmsg.JoinGroupResponse](w, w.Do(&Join{Request: req}))
 	w.code("without an id", pending.ErrorCode, errcode.MemberIdRequired)
 	b := w.client("g").static("one")
 	b.id = pending.MemberID
@@ -464,13 +452,12 @@ func TestMaxSize(t *testing.T) {
 	// After a load with a lower limit the last to come back is left out.
 	w.m = w.replay()
 	w.m.config.MaxSize = 1
-	w.m.Loaded(w.now, &w.out)
-	w.carryOut()
+	w.Restart(w.m)
 	w.state("g", "PreparingRebalance")
 	a.sendJoin()
 	r = reply[*kmsg.JoinGroupResponse](w, b.sendJoin())
 	w.code("last", r.ErrorCode, errcode.GroupMaxSizeReached)
-	w.after(time.Minute)
+	w.After(time.Minute)
 	a.joined()
 	if a.members != 1 {
 		t.Fatalf("%+v", a)
@@ -483,10 +470,10 @@ func TestStaticMember(t *testing.T) {
 		a := w.client("g").static("one")
 		a.version = version
 		a.sendJoin()
-		if a.w.answers[a.ticket].reply != nil {
+		if a.w.Answers[a.ticket].Reply != nil {
 			t.Fatal("a static member needs no MEMBER_ID_REQUIRED")
 		}
-		w.after(3 * time.Second)
+		w.After(3 * time.Second)
 		a.joined()
 		if a.id != "one-uuid1" {
 			t.Fatal(a.id)
@@ -521,13 +508,12 @@ func TestStaticMember(t *testing.T) {
 			t.Fatal(c.Name())
 		}
 		// A loaded shard knows the new id.
-		w.m = w.replay()
-		w.m.Loaded(w.now, &w.out)
+		w.reload()
 		if c := b.heartbeat(); c != errcode.None {
 			t.Fatal(c.Name())
 		}
 		inst := "one"
-		lr := reply[LeaveReply](w, w.do(&Leave{Group: "g", Members: []LeavingMember{{InstanceID: &inst}, {InstanceID: &inst}}}))
+		lr := reply[LeaveReply](w, w.Do(&Leave{Group: "g", Members: []LeavingMember{{InstanceID: &inst}, {InstanceID: &inst}}}))
 		if lr.Codes[0] != errcode.None || lr.Codes[1] != errcode.UnknownMemberId {
 			t.Fatalf("%+v", lr)
 		}
@@ -552,18 +538,14 @@ func TestStaticMemberThatChangesTheProtocol(t *testing.T) {
 func TestStaticMemberReturnsDuringRebalances(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g").static("one"), w.client("g").static("two")
-	a.sendJoin()
-	b.sendJoin()
-	w.after(6 * time.Second)
-	a.joined()
-	b.joined()
+	joinBoth(a, b)
 	waiting := b.sendSync(nil)
 	// Between join and sync: the old id is fenced, and everyone joins anew.
 	again := w.client("g").static("two")
 	again.sendJoin()
 	w.code("old sync", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.FencedInstanceId)
 	w.state("g", "PreparingRebalance")
-	w.silent(again.ticket)
+	w.Silent(again.ticket)
 	// And while joining: the one that waits is fenced.
 	third := w.client("g").static("two")
 	third.sendJoin()
@@ -583,7 +565,7 @@ func TestAbsentStaticMembersStayUntilTheirSessionEnds(t *testing.T) {
 	a.session, b.session, a.rebalance, b.rebalance = 60000, 60000, 5000, 5000
 	both(a, b)
 	a.sendJoin()
-	w.after(5 * time.Second)
+	w.After(5 * time.Second)
 	a.joined()
 	if a.members != 2 {
 		t.Fatalf("%+v", a)
@@ -600,10 +582,10 @@ func TestAbsentStaticMembersWithoutTimeToRebalance(t *testing.T) {
 		b.rebalance = timeout
 		both(a, b)
 		a.leave()
-		w.after(5 * time.Second)
+		w.After(5 * time.Second)
 		w.state("g", "PreparingRebalance")
 		b.sendJoin()
-		w.after(absentPause)
+		w.After(absentPause)
 		b.joined()
 		if b.members != 1 {
 			t.Fatalf("%d: %+v", timeout, b)
@@ -614,11 +596,7 @@ func TestAbsentStaticMembersWithoutTimeToRebalance(t *testing.T) {
 func TestLeaveAnswersWhoWaits(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g"), w.client("g")
-	a.sendJoin()
-	b.sendJoin()
-	w.after(6 * time.Second)
-	a.joined()
-	b.joined()
+	joinBoth(a, b)
 	waiting := b.sendSync(nil)
 	b.leave()
 	w.code("sync of one that left", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.UnknownMemberId)
@@ -627,7 +605,7 @@ func TestLeaveAnswersWhoWaits(t *testing.T) {
 	waiting = c.ticket
 	c.leave()
 	w.code("join of one that left", reply[*kmsg.JoinGroupResponse](w, waiting).ErrorCode, errcode.UnknownMemberId)
-	if r := reply[LeaveReply](w, w.do(&Leave{Group: "other", Members: []LeavingMember{{ID: "x"}}})); r.Found {
+	if r := reply[LeaveReply](w, w.Do(&Leave{Group: "other", Members: []LeavingMember{{ID: "x"}}})); r.Found {
 		t.Fatal("a group that does not exist was found")
 	}
 }

@@ -22,7 +22,7 @@ func topicOf(name string) uuid.UUID {
 
 // topics makes an image with more partitions of some topics.
 func (w *world) topics(partitions map[string]int) {
-	w.t.Helper()
+	w.T.Helper()
 	var image *metadata.Image
 	if w.image == nil {
 		w.image = metadata.Empty("c")
@@ -45,24 +45,24 @@ func (w *world) topics(partitions map[string]int) {
 		}
 	}
 	if err := d.Apply(w.image.Offset()+int64(len(records))+1, 1, records...); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	image = d.Image()
 	w.image = image
 	w.config.Image = image
-	w.do(&NewImage{Image: image, NewTopics: created})
+	w.Do(&NewImage{Image: image, NewTopics: created})
 }
 
 // dropTopic makes an image without a topic.
 func (w *world) dropTopic(name string) {
-	w.t.Helper()
+	w.T.Helper()
 	d := metadata.NewDelta(w.image)
 	if err := d.Apply(w.image.Offset()+1, 1, &metarecord.RemoveTopicRecord{TopicID: topicOf(name)}); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.image = d.Image()
 	w.config.Image = w.image
-	w.do(&NewImage{Image: w.image})
+	w.Do(&NewImage{Image: w.image})
 }
 
 // work does what the machine has given away.
@@ -70,7 +70,7 @@ func (w *world) work() {
 	for len(w.background) > 0 {
 		work := w.background[0]
 		w.background = w.background[1:]
-		w.do(work())
+		w.Do(work())
 	}
 }
 
@@ -111,21 +111,21 @@ func (c *modern) request() *kmsg.ConsumerGroupHeartbeatRequest {
 }
 
 func (c *modern) send(req *kmsg.ConsumerGroupHeartbeatRequest) Ticket {
-	c.ticket = c.w.do(&ConsumerHeartbeat{Request: req, ClientID: "client", ClientHost: "/127.0.0.1"})
+	c.ticket = c.w.Do(&ConsumerHeartbeat{Request: req, ClientID: "client", ClientHost: "/127.0.0.1"})
 	return c.ticket
 }
 
 // hear takes in an answer, if there is one, and says what it was.
 func (c *modern) hear() errcode.Code {
-	a, ok := c.w.answers[c.ticket]
+	a, ok := c.w.Answers[c.ticket]
 	if !ok {
 		return errcode.None
 	}
 	c.ticket = 0
-	if a.code != errcode.None {
-		return a.code
+	if a.Code != errcode.None {
+		return a.Code
 	}
-	resp := a.reply.(*kmsg.ConsumerGroupHeartbeatResponse)
+	resp := a.Reply.(*kmsg.ConsumerGroupHeartbeatResponse)
 	code := errcode.Code(resp.ErrorCode)
 	switch code {
 	case errcode.None:
@@ -145,24 +145,24 @@ func (c *modern) hear() errcode.Code {
 
 // beat sends a heartbeat and hears the answer, which must be without an error.
 func (c *modern) beat() *modern {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	c.w.code("heartbeat of "+c.id, int16(c.try()), errcode.None)
 	return c
 }
 
 // try sends a heartbeat and gives the error of the answer.
 func (c *modern) try() errcode.Code {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	c.send(c.request())
 	return c.hear()
 }
 
 // leave ends the membership, with epoch -1, or -2 for a while.
 func (c *modern) leave(epoch int32) errcode.Code {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Version, req.Group, req.MemberID, req.MemberEpoch, req.InstanceID = 1, c.group, c.id, epoch, c.instance
-	resp := reply[*kmsg.ConsumerGroupHeartbeatResponse](c.w, c.w.do(&ConsumerHeartbeat{Request: req}))
+	resp := reply[*kmsg.ConsumerGroupHeartbeatResponse](c.w, c.w.Do(&ConsumerHeartbeat{Request: req}))
 	c.epoch = 0
 	clear(c.owned)
 	return errcode.Code(resp.ErrorCode)
@@ -170,23 +170,23 @@ func (c *modern) leave(epoch int32) errcode.Code {
 
 // has checks what the member has.
 func (c *modern) has(epoch int32, want string) *modern {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	got := ""
 	for _, topic := range sortedTopics(c.owned) {
 		got += fmt.Sprint(c.w.image.Topic(topic).Name, c.owned[topic])
 	}
 	if c.epoch != epoch || got != want {
-		c.w.t.Fatalf("%s has %q at epoch %d, want %q at %d", c.id, got, c.epoch, want, epoch)
+		c.w.T.Fatalf("%s has %q at epoch %d, want %q at %d", c.id, got, c.epoch, want, epoch)
 	}
 	return c
 }
 
 func (c *modern) commit(topic string, partition int32, offset int64) errcode.Code {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	old := &client{w: c.w, group: c.group, id: c.id, generation: c.epoch}
 	command := old.commitCommand(topic, partition, offset)
 	command.Offsets[0].TopicID = topicOf(topic)
-	r := reply[CommitReply](c.w, c.w.do(command))
+	r := reply[CommitReply](c.w, c.w.Do(command))
 	if r.Code != errcode.None {
 		return r.Code
 	}
@@ -194,24 +194,24 @@ func (c *modern) commit(topic string, partition int32, offset int64) errcode.Cod
 }
 
 func (w *world) consumers(id string) *consumerGroup {
-	w.t.Helper()
+	w.T.Helper()
 	g, ok := w.m.find(id).(*consumerGroup)
 	if !ok {
-		w.t.Fatalf("%s is no consumer group but %T", id, w.m.find(id))
+		w.T.Fatalf("%s is no consumer group but %T", id, w.m.find(id))
 	}
 	return g
 }
 
 func (w *world) describeConsumers(id string) kmsg.ConsumerGroupDescribeResponseGroup {
-	w.t.Helper()
-	return reply[[]kmsg.ConsumerGroupDescribeResponseGroup](w, w.do(&DescribeConsumerGroups{IDs: []string{id}}))[0]
+	w.T.Helper()
+	return reply[[]kmsg.ConsumerGroupDescribeResponseGroup](w, w.Do(&DescribeConsumerGroups{IDs: []string{id}}))[0]
 }
 
 func (w *world) consumersAre(id, state string, epoch, targetEpoch int32) {
-	w.t.Helper()
+	w.T.Helper()
 	d := w.describeConsumers(id)
 	if d.State != state || d.Epoch != epoch || d.AssignmentEpoch != targetEpoch {
-		w.t.Fatalf("group %s is %s at %d, target %d (error %d); want %s at %d, target %d", id, d.State, d.Epoch, d.AssignmentEpoch,
+		w.T.Fatalf("group %s is %s at %d, target %d (error %d); want %s at %d, target %d", id, d.State, d.Epoch, d.AssignmentEpoch,
 			d.ErrorCode, state, epoch, targetEpoch)
 	}
 }

@@ -30,15 +30,13 @@ func TestConsumerModel(t *testing.T) {
 			p.step()
 			p.check()
 		}
-		w.manual = false
-		w.commit()
+		w.Manual = false
+		w.Commit()
 		p.check()
-		w.after(2 * time.Hour)
+		w.After(2 * time.Hour)
 		p.check()
-		for t := Ticket(1); t <= w.last; t++ {
-			if _, ok := w.answers[t]; !ok {
-				rt.Fatalf("ticket %d was never answered", t)
-			}
+		if t, ok := w.Unanswered(); ok {
+			rt.Fatalf("ticket %d was never answered", t)
 		}
 		if n := len(w.m.alarms.heap); n > 1 {
 			rt.Fatalf("%d alarms are left when everyone is gone", n)
@@ -60,16 +58,16 @@ func (p *consumerPlay) step() {
 	w := p.w
 	switch rapid.IntRange(0, 13).Draw(p.rt, "what") {
 	case 0:
-		w.manual = !w.manual
-		if !w.manual {
-			w.commit()
+		w.Manual = !w.Manual
+		if !w.Manual {
+			w.Commit()
 		}
 	case 1:
-		w.commit()
+		w.Commit()
 	case 2:
-		w.fail(errcode.CoordinatorNotAvailable)
+		w.Fail(errcode.CoordinatorNotAvailable)
 	case 3:
-		w.after(time.Duration(rapid.SampledFrom([]int{1, 1000, 11000, 46000, 61000}).Draw(p.rt, "ms")) * time.Millisecond)
+		w.After(time.Duration(rapid.SampledFrom([]int{1, 1000, 11000, 46000, 61000}).Draw(p.rt, "ms")) * time.Millisecond)
 	case 4:
 		p.members = append(p.members, p.newMember())
 	case 5:
@@ -152,7 +150,7 @@ func (p *consumerPlay) stepMember() {
 		req.Version, req.Group, req.MemberID, req.MemberEpoch, req.InstanceID = 1, c.group, c.id, epoch, c.instance
 		c.epoch = 0
 		clear(c.owned)
-		p.w.do(&ConsumerHeartbeat{Request: req})
+		p.w.Do(&ConsumerHeartbeat{Request: req})
 		c.ticket = 0
 	case 2:
 		c.epoch = 0
@@ -168,8 +166,8 @@ func (p *consumerPlay) stepOld() {
 		return
 	}
 	c := rapid.SampledFrom(p.old).Draw(p.rt, "classic member")
-	if a, ok := p.w.answers[c.ticket]; ok {
-		if r, ok := a.reply.(*kmsg.JoinGroupResponse); ok && (r.ErrorCode == 0 || errcode.Code(r.ErrorCode) == errcode.MemberIdRequired) {
+	if a, ok := p.w.Answers[c.ticket]; ok {
+		if r, ok := a.Reply.(*kmsg.JoinGroupResponse); ok && (r.ErrorCode == 0 || errcode.Code(r.ErrorCode) == errcode.MemberIdRequired) {
 			c.id, c.generation, c.leader = r.MemberID, r.Generation, r.LeaderID == r.MemberID
 		}
 	}
@@ -185,15 +183,15 @@ func (p *consumerPlay) stepOld() {
 		}
 		c.sendSync(assignments)
 	case 3:
-		p.w.do(&Heartbeat{Group: c.group, MemberID: c.id, InstanceID: c.instance, Generation: c.generation})
+		p.w.Do(&Heartbeat{Group: c.group, MemberID: c.id, InstanceID: c.instance, Generation: c.generation})
 	case 4:
-		p.w.do(&Leave{Group: c.group, Members: []LeavingMember{{ID: c.id, InstanceID: c.instance}}})
+		p.w.Do(&Leave{Group: c.group, Members: []LeavingMember{{ID: c.id, InstanceID: c.instance}}})
 		c.id = ""
 	}
 }
 
 func (p *consumerPlay) check() {
-	settled := len(p.w.pending) == 0
+	settled := len(p.w.Pending) == 0
 	s := p.w.m.groups["g"]
 	if s == nil {
 		return

@@ -49,7 +49,7 @@ func TestConsumerHeartbeatErrors(t *testing.T) {
 	} {
 		req := a.request()
 		req.MemberEpoch = tt.epoch
-		r := reply[*kmsg.ConsumerGroupHeartbeatResponse](w, w.do(&ConsumerHeartbeat{Request: req}))
+		r := reply[*kmsg.ConsumerGroupHeartbeatResponse](w, w.Do(&ConsumerHeartbeat{Request: req}))
 		w.code(tt.name, r.ErrorCode, tt.want)
 	}
 	w.m.config.Consumer.MaxSize = 1
@@ -70,7 +70,7 @@ func TestLostAnswerIsRepeated(t *testing.T) {
 	a := w.modern("g", "a", "t").beat().has(2, "t[0 1]")
 	req := a.request()
 	req.SubscribedTopicNames = []string{"t", "u"}
-	w.do(&ConsumerHeartbeat{Request: req, ClientID: "client", ClientHost: "/127.0.0.1"})
+	w.Do(&ConsumerHeartbeat{Request: req, ClientID: "client", ClientHost: "/127.0.0.1"})
 	// The answer with epoch 3 is lost: the member comes again with epoch 2 and what it has.
 	req = a.request()
 	req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 60000, []string{"t", "u"}
@@ -87,7 +87,7 @@ func TestConsumerSessionAndRebalanceTimeouts(t *testing.T) {
 	a.beat() // is asked to give up t-1
 	for range 5 {
 		// It beats on and does not say that it has given it up.
-		w.after(13 * time.Second)
+		w.After(13 * time.Second)
 		b.beat()
 		req := a.request()
 		req.Topics = nil
@@ -97,7 +97,7 @@ func TestConsumerSessionAndRebalanceTimeouts(t *testing.T) {
 		t.Fatalf("a member that gives nothing up is told %s", code.Name())
 	}
 	b.beat().has(4, "t[0 1]")
-	w.after(46 * time.Second)
+	w.After(46 * time.Second)
 	w.consumersAre("g", "Empty", 5, 5)
 }
 
@@ -119,7 +119,7 @@ func TestStaticConsumers(t *testing.T) {
 	w.code("fenced leave", int16(a.leave(-2)), errcode.FencedInstanceId)
 	w.consumersAre("g", "Stable", 2, 2)
 	w.code("gone", int16(b.leave(-2)), errcode.None)
-	w.after(46 * time.Second)
+	w.After(46 * time.Second)
 	w.consumersAre("g", "Empty", 3, 3)
 }
 
@@ -146,7 +146,7 @@ func TestAssignmentInterval(t *testing.T) {
 	a := w.modern("g", "a", "t").beat().has(2, "t[0 1]")
 	b := w.modern("g", "b", "t").beat().has(2, "")
 	w.consumersAre("g", "Assigning", 3, 2)
-	w.after(time.Second)
+	w.After(time.Second)
 	settle(a, b)
 	a.has(3, "t[0]")
 	b.has(3, "t[1]")
@@ -166,7 +166,7 @@ func TestRegularExpressions(t *testing.T) {
 	if len(w.background) != 0 {
 		t.Fatal("expressions are looked up again at once")
 	}
-	w.after(11 * time.Second)
+	w.After(11 * time.Second)
 	a.beat()
 	w.work()
 	a.beat().has(3, "ta[0]tb[0]")
@@ -219,7 +219,7 @@ func TestOffsetsOfConsumers(t *testing.T) {
 	a.beat()
 	b.beat()
 	fetch := func(id *string, epoch int32) errcode.Code {
-		return reply[FetchReply](w, w.do(&FetchOffsets{Group: "g", MemberID: id, MemberEpoch: epoch, All: true})).Code
+		return reply[FetchReply](w, w.Do(&FetchOffsets{Group: "g", MemberID: id, MemberEpoch: epoch, All: true})).Code
 	}
 	for _, tt := range []struct {
 		name string
@@ -243,14 +243,14 @@ func TestOffsetsOfConsumers(t *testing.T) {
 	}
 	old := (&client{w: w, group: "g", id: "a", generation: 3}).commitCommand("t", 0, 6)
 	old.APIVersion = 8
-	w.code("v8", int16(reply[CommitReply](w, w.do(old)).Code), errcode.UnsupportedVersion)
-	d := reply[CommitReply](w, w.do(&DeleteOffsets{Group: "g", Partitions: old.keys()}))
+	w.code("v8", int16(reply[CommitReply](w, w.Do(old)).Code), errcode.UnsupportedVersion)
+	d := reply[CommitReply](w, w.Do(&DeleteOffsets{Group: "g", Partitions: old.keys()}))
 	w.code("delete", int16(d.Codes[0]), errcode.GroupSubscribedToTopic)
-	w.code("delete group", int16(reply[[]errcode.Code](w, w.do(&DeleteGroups{IDs: []string{"g"}}))[0]), errcode.NonEmptyGroup)
+	w.code("delete group", int16(reply[[]errcode.Code](w, w.Do(&DeleteGroups{IDs: []string{"g"}}))[0]), errcode.NonEmptyGroup)
 	a.leave(-1)
 	b.leave(-1)
 	w.code("from outside when empty", int16(w.commitOutside("g", "t", 0, 7)), errcode.None)
-	w.code("delete group", int16(reply[[]errcode.Code](w, w.do(&DeleteGroups{IDs: []string{"g"}}))[0]), errcode.None)
+	w.code("delete group", int16(reply[[]errcode.Code](w, w.Do(&DeleteGroups{IDs: []string{"g"}}))[0]), errcode.None)
 	if len(w.m.groups) != 0 || w.m.offsets.Has("g") {
 		t.Fatal("something is left of a deleted group")
 	}
@@ -265,7 +265,7 @@ func TestEmptyConsumerGroupExpires(t *testing.T) {
 	w.code("commit", int16(a.commit("t", 0, 5)), errcode.None)
 	w.code("commit", int16(a.commit("u", 0, 5)), errcode.None)
 	for range 250 {
-		w.after(20 * time.Second)
+		w.After(20 * time.Second)
 		a.beat()
 	}
 	if f := w.fetch("g", "t", 0, false); f.Offset != 5 {
@@ -275,7 +275,7 @@ func TestEmptyConsumerGroupExpires(t *testing.T) {
 		t.Fatalf("an offset of a topic that nobody subscribes to: %+v", f)
 	}
 	a.leave(-1)
-	w.after(2 * time.Hour)
+	w.After(2 * time.Hour)
 	if len(w.m.groups) != 0 {
 		t.Fatal("the group is still there")
 	}
@@ -297,7 +297,7 @@ func TestListsTellTypes(t *testing.T) {
 		{[]string{"assigning", "reconciling"}, nil, nil},
 	} {
 		var got []string
-		for _, g := range reply[[]ListedGroup](w, w.do(&ListGroups{States: tt.states, Types: tt.types})) {
+		for _, g := range reply[[]ListedGroup](w, w.Do(&ListGroups{States: tt.states, Types: tt.types})) {
 			got = append(got, g.ID)
 		}
 		slices.Sort(got)

@@ -99,7 +99,7 @@ func (c *client) stepWith(t *testing.T, sub []byte) []int32 {
 	req.Version, req.Group, req.MemberID, req.InstanceID, req.ProtocolType = c.version, c.group, c.id, c.instance, c.kind
 	req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = c.session, c.rebalance
 	req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: sub}}
-	c.ticket = c.w.do(&Join{Request: req, ClientID: "client", ClientHost: "/127.0.0.1"})
+	c.ticket = c.w.Do(&Join{Request: req, ClientID: "client", ClientHost: "/127.0.0.1"})
 	c.joined()
 	c.sendSync(nil)
 	r := reply[*kmsg.SyncGroupResponse](c.w, c.ticket)
@@ -122,7 +122,7 @@ func TestUpgradeInTheMiddleOfARebalance(t *testing.T) {
 	w.code("heartbeat", int16(old.heartbeat()), errcode.RebalanceInProgress)
 	// Whoever does not join again in time is out; then nobody of the classic protocol is left.
 	for range 7 {
-		w.after(9 * time.Second)
+		w.After(9 * time.Second)
 		a.beat()
 		if code := old.heartbeat(); code != errcode.RebalanceInProgress {
 			w.code("after the rebalance time-out", int16(code), errcode.UnknownMemberId)
@@ -218,24 +218,24 @@ func TestConversionThatCouldNotBeStored(t *testing.T) {
 	w := newWorld(t)
 	w.topics(map[string]int{"t": 2})
 	old := w.client("g").alone(w.assigned(0, 1))
-	w.manual = true
+	w.Manual = true
 	a := w.modern("g", "a", "t")
 	a.send(a.request())
-	w.fail(errcode.CoordinatorNotAvailable)
-	w.manual = false
+	w.Fail(errcode.CoordinatorNotAvailable)
+	w.Manual = false
 	w.state("g", "Stable")
 	w.code("heartbeat", int16(old.heartbeat()), errcode.None)
 	// The other way round.
 	a.hear()
 	a.beat()
-	w.manual = true
+	w.Manual = true
 	a.leave2()
-	w.fail(errcode.CoordinatorNotAvailable)
-	w.manual = false
+	w.Fail(errcode.CoordinatorNotAvailable)
+	w.Manual = false
 	w.consumersAre("g", "Reconciling", 2, 2)
 	a.epoch = 2
 	a.beat()
-	w.after(46 * time.Second)
+	w.After(46 * time.Second)
 	if w.m.find("g") != nil && !isEmpty(w.m.find("g")) {
 		t.Fatal("the members' sessions have not ended")
 	}
@@ -245,7 +245,7 @@ func TestConversionThatCouldNotBeStored(t *testing.T) {
 func (c *modern) leave2() {
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Version, req.Group, req.MemberID, req.MemberEpoch = 1, c.group, c.id, -1
-	c.w.do(&ConsumerHeartbeat{Request: req})
+	c.w.Do(&ConsumerHeartbeat{Request: req})
 }
 
 func TestClassicMembersOfConsumerGroups(t *testing.T) {
@@ -256,7 +256,7 @@ func TestClassicMembersOfConsumerGroups(t *testing.T) {
 	req := kmsg.NewPtrJoinGroupRequest()
 	req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis = 9, "g", "consumer", 10000
 	req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: subscription("t")}}
-	r := reply[*kmsg.JoinGroupResponse](w, w.do(&Join{Request: req}))
+	r := reply[*kmsg.JoinGroupResponse](w, w.Do(&Join{Request: req}))
 	w.code("without an id", r.ErrorCode, errcode.MemberIdRequired)
 	first.id = r.MemberID
 	if got := first.step(t); len(got) != 0 || first.generation != 3 {
@@ -266,16 +266,16 @@ func TestClassicMembersOfConsumerGroups(t *testing.T) {
 		q := *req
 		q.MemberID = "new"
 		change(&q)
-		return errcode.Code(reply[*kmsg.JoinGroupResponse](w, w.do(&Join{Request: &q})).ErrorCode)
+		return errcode.Code(reply[*kmsg.JoinGroupResponse](w, w.Do(&Join{Request: &q})).ErrorCode)
 	}
 	sync := func(change func(*kmsg.SyncGroupRequest)) errcode.Code {
 		q := kmsg.NewPtrSyncGroupRequest()
 		q.Group, q.MemberID, q.Generation = "g", first.id, first.generation
 		change(q)
-		return errcode.Code(reply[*kmsg.SyncGroupResponse](w, w.do(&Sync{Request: q})).ErrorCode)
+		return errcode.Code(reply[*kmsg.SyncGroupResponse](w, w.Do(&Sync{Request: q})).ErrorCode)
 	}
 	beat := func(id string, generation int32) errcode.Code {
-		return reply[errcode.Code](w, w.do(&Heartbeat{Group: "g", MemberID: id, Generation: generation}))
+		return reply[errcode.Code](w, w.Do(&Heartbeat{Group: "g", MemberID: id, Generation: generation}))
 	}
 	other := "other"
 	for _, tt := range []struct {
@@ -301,7 +301,7 @@ func TestClassicMembersOfConsumerGroups(t *testing.T) {
 	}
 	w.m.config.Consumer.Upgrade, w.m.config.Consumer.Downgrade = false, false
 	w.code("migration is off", int16(join(func(*kmsg.JoinGroupRequest) {})), errcode.InconsistentGroupProtocol)
-	left := reply[LeaveReply](w, w.do(&Leave{Group: "g", Members: []LeavingMember{{ID: first.id}, {ID: "nobody"}, {ID: first.id}, {InstanceID: &other}}}))
+	left := reply[LeaveReply](w, w.Do(&Leave{Group: "g", Members: []LeavingMember{{ID: first.id}, {ID: "nobody"}, {ID: first.id}, {InstanceID: &other}}}))
 	if !slices.Equal(left.Codes, []errcode.Code{errcode.None, errcode.UnknownMemberId, errcode.None, errcode.UnknownMemberId}) {
 		t.Fatalf("%v", left.Codes)
 	}

@@ -25,14 +25,12 @@ func TestModel(t *testing.T) {
 			p.step()
 			p.check()
 		}
-		w.manual = false
-		w.commit()
-		w.after(2 * time.Hour)
+		w.Manual = false
+		w.Commit()
+		w.After(2 * time.Hour)
 		p.check()
-		for t := Ticket(1); t <= w.last; t++ {
-			if _, ok := w.answers[t]; !ok {
-				rt.Fatalf("ticket %d was never answered", t)
-			}
+		if t, ok := w.Unanswered(); ok {
+			rt.Fatalf("ticket %d was never answered", t)
 		}
 	})
 }
@@ -50,27 +48,27 @@ func (p *play) step() {
 	w := p.w
 	switch rapid.IntRange(0, 11).Draw(p.rt, "what") {
 	case 0:
-		w.manual = !w.manual
-		if !w.manual {
-			w.commit()
+		w.Manual = !w.Manual
+		if !w.Manual {
+			w.Commit()
 		}
 	case 1:
-		w.commit()
+		w.Commit()
 	case 2:
-		w.fail(errcode.CoordinatorNotAvailable)
+		w.Fail(errcode.CoordinatorNotAvailable)
 	case 3:
-		w.after(time.Duration(rapid.SampledFrom([]int{1, 1000, 3000, 11000, 61000, 700000}).Draw(p.rt, "ms")) * time.Millisecond)
+		w.After(time.Duration(rapid.SampledFrom([]int{1, 1000, 3000, 11000, 61000, 700000}).Draw(p.rt, "ms")) * time.Millisecond)
 	case 4:
 		p.clients = append(p.clients, p.newClient())
 	case 5:
 		g := rapid.SampledFrom(playGroups).Draw(p.rt, "group")
 		c := &client{w: w, group: g, generation: -1}
-		w.do(c.commitCommand(rapid.SampledFrom([]string{"t", "u"}).Draw(p.rt, "topic"), 0, rapid.Int64Range(0, 9).Draw(p.rt, "offset")))
+		w.Do(c.commitCommand(rapid.SampledFrom([]string{"t", "u"}).Draw(p.rt, "topic"), 0, rapid.Int64Range(0, 9).Draw(p.rt, "offset")))
 	case 6:
 		g := rapid.SampledFrom(playGroups).Draw(p.rt, "group")
-		w.do(&DeleteGroups{IDs: []string{g}})
+		w.Do(&DeleteGroups{IDs: []string{g}})
 	case 7:
-		w.do(&TopicsGone{Gone: func(name string, _ uuid.UUID) bool { return name == "u" }})
+		w.Do(&TopicsGone{Gone: func(name string, _ uuid.UUID) bool { return name == "u" }})
 	default:
 		p.clientStep()
 	}
@@ -92,8 +90,8 @@ func (p *play) clientStep() {
 		return
 	}
 	c := rapid.SampledFrom(p.clients).Draw(p.rt, "client")
-	if a, ok := p.w.answers[c.ticket]; ok {
-		if r, ok := a.reply.(*kmsg.JoinGroupResponse); ok && (r.ErrorCode == 0 || errcode.Code(r.ErrorCode) == errcode.MemberIdRequired) {
+	if a, ok := p.w.Answers[c.ticket]; ok {
+		if r, ok := a.Reply.(*kmsg.JoinGroupResponse); ok && (r.ErrorCode == 0 || errcode.Code(r.ErrorCode) == errcode.MemberIdRequired) {
 			c.id, c.generation, c.leader = r.MemberID, r.Generation, r.LeaderID == r.MemberID
 		}
 	}
@@ -112,18 +110,18 @@ func (p *play) clientStep() {
 		}
 		c.sendSync(assignments)
 	case 4:
-		p.w.do(&Heartbeat{Group: c.group, MemberID: c.id, InstanceID: c.instance, Generation: c.generation})
+		p.w.Do(&Heartbeat{Group: c.group, MemberID: c.id, InstanceID: c.instance, Generation: c.generation})
 	case 5:
-		p.w.do(c.commitCommand("t", 1, rapid.Int64Range(0, 9).Draw(p.rt, "offset")))
+		p.w.Do(c.commitCommand("t", 1, rapid.Int64Range(0, 9).Draw(p.rt, "offset")))
 	case 6:
-		p.w.do(&Leave{Group: c.group, Members: []LeavingMember{{ID: c.id, InstanceID: c.instance}}})
+		p.w.Do(&Leave{Group: c.group, Members: []LeavingMember{{ID: c.id, InstanceID: c.instance}}})
 		c.id = ""
 	}
 }
 
 // check looks at everything that must always hold.
 func (p *play) check() {
-	settled := len(p.w.pending) == 0
+	settled := len(p.w.Pending) == 0
 	for id, s := range p.w.m.groups {
 		if settled && s.newest == nil && s.durable == nil {
 			p.rt.Fatalf("group %s: an empty slot", id)

@@ -42,7 +42,7 @@ func TestCommitFromOutside(t *testing.T) {
 	}
 	old := unknown.commitCommand("t", 0, 4)
 	old.APIVersion = 8
-	if r := reply[CommitReply](w, w.do(old)); r.Code != errcode.IllegalGeneration {
+	if r := reply[CommitReply](w, w.Do(old)); r.Code != errcode.IllegalGeneration {
 		t.Fatal(r.Code.Name())
 	}
 }
@@ -69,7 +69,7 @@ func TestCommitOfMembers(t *testing.T) {
 	long := a.commitCommand("t", 0, 7)
 	long.Offsets[0].Metadata = strings.Repeat("x", 4097)
 	long.Offsets = append(long.Offsets, OffsetToCommit{Key: offsets.Key{Topic: "t", Partition: 1}, Metadata: strings.Repeat("é", 4096)})
-	r := reply[CommitReply](w, w.do(long))
+	r := reply[CommitReply](w, w.Do(long))
 	if r.Code != errcode.None || r.Codes[0] != errcode.OffsetMetadataTooLarge || r.Codes[1] != errcode.None {
 		t.Fatalf("%+v", r)
 	}
@@ -77,7 +77,7 @@ func TestCommitOfMembers(t *testing.T) {
 	for i := range int32(20000) {
 		huge.Offsets = append(huge.Offsets, OffsetToCommit{Key: offsets.Key{Topic: "t", Partition: i}})
 	}
-	if r := reply[CommitReply](w, w.do(huge)); r.Code != errcode.UnknownServerError {
+	if r := reply[CommitReply](w, w.Do(huge)); r.Code != errcode.UnknownServerError {
 		t.Fatalf("a commit that does not fit into a batch: %+v", r.Code.Name())
 	}
 	if f := w.fetch("g", "t", 0, true); f.Offset != 5 {
@@ -88,19 +88,19 @@ func TestCommitOfMembers(t *testing.T) {
 func TestReadsSeeOnlyWhatIsDurable(t *testing.T) {
 	w := newWorld(t)
 	w.commitOutside("g", "t", 0, 1)
-	w.manual = true
+	w.Manual = true
 	c := &client{w: w, group: "g", generation: -1}
-	commit := w.do(c.commitCommand("t", 0, 2))
-	w.silent(commit)
+	commit := w.Do(c.commitCommand("t", 0, 2))
+	w.Silent(commit)
 	if f := w.fetch("g", "t", 0, false); f.Offset != 1 {
 		t.Fatalf("%+v", f)
 	}
-	stable := w.do(&FetchOffsets{Group: "g", RequireStable: true, Partitions: []PartitionToFetch{{Key: offsets.Key{Topic: "t"}}}})
-	w.silent(stable)
+	stable := w.Do(&FetchOffsets{Group: "g", RequireStable: true, Partitions: []PartitionToFetch{{Key: offsets.Key{Topic: "t"}}}})
+	w.Silent(stable)
 	fresh := &client{w: w, group: "new", generation: -1}
-	w.do(fresh.commitCommand("t", 0, 2))
+	w.Do(fresh.commitCommand("t", 0, 2))
 	w.state("new", "Dead")
-	w.commit()
+	w.Commit()
 	if f := reply[FetchReply](w, stable).Offsets[0]; f.Offset != 2 {
 		t.Fatalf("%+v", f)
 	}
@@ -115,11 +115,11 @@ func TestFetchAll(t *testing.T) {
 	w := newWorld(t)
 	w.commitOutside("g", "t", 0, 1)
 	w.commitOutside("g", "u", 1, 2)
-	r := reply[FetchReply](w, w.do(&FetchOffsets{Group: "g", All: true}))
+	r := reply[FetchReply](w, w.Do(&FetchOffsets{Group: "g", All: true}))
 	if len(r.Offsets) != 2 {
 		t.Fatalf("%+v", r)
 	}
-	r = reply[FetchReply](w, w.do(&FetchOffsets{Group: "other", All: true}))
+	r = reply[FetchReply](w, w.Do(&FetchOffsets{Group: "other", All: true}))
 	if len(r.Offsets) != 0 {
 		t.Fatalf("%+v", r)
 	}
@@ -129,7 +129,7 @@ func TestFetchOfARemadeTopic(t *testing.T) {
 	w := newWorld(t)
 	w.commitOutside("g", "t", 0, 1)
 	for id, want := range map[uuid.UUID]int64{{1}: 1, {2}: -1, {}: 1} {
-		r := reply[FetchReply](w, w.do(&FetchOffsets{Group: "g", Partitions: []PartitionToFetch{{Key: offsets.Key{Topic: "t"}, TopicID: id}}}))
+		r := reply[FetchReply](w, w.Do(&FetchOffsets{Group: "g", Partitions: []PartitionToFetch{{Key: offsets.Key{Topic: "t"}, TopicID: id}}}))
 		if r.Offsets[0].Offset != want {
 			t.Fatalf("%v: %+v", id, r)
 		}
@@ -139,7 +139,7 @@ func TestFetchOfARemadeTopic(t *testing.T) {
 func TestDeleteOffsets(t *testing.T) {
 	w := newWorld(t)
 	del := func(group, topic string, p int32) errcode.Code {
-		r := reply[CommitReply](w, w.do(&DeleteOffsets{Group: group, Partitions: []offsets.Key{{Topic: topic, Partition: p}}}))
+		r := reply[CommitReply](w, w.Do(&DeleteOffsets{Group: group, Partitions: []offsets.Key{{Topic: topic, Partition: p}}}))
 		if r.Code != errcode.None {
 			return r.Code
 		}
@@ -179,7 +179,7 @@ func TestDeleteGroups(t *testing.T) {
 	w := newWorld(t)
 	a := w.client("g").alone("x")
 	a.commit("t", 0, 1)
-	del := func(ids ...string) []errcode.Code { return reply[[]errcode.Code](w, w.do(&DeleteGroups{IDs: ids})) }
+	del := func(ids ...string) []errcode.Code { return reply[[]errcode.Code](w, w.Do(&DeleteGroups{IDs: ids})) }
 	if c := del("g", "other"); c[0] != errcode.NonEmptyGroup || c[1] != errcode.GroupIdNotFound {
 		t.Fatal(c)
 	}
@@ -221,7 +221,7 @@ func TestListGroups(t *testing.T) {
 		{ListGroups{Types: []string{"nosuch"}}, nil},
 	} {
 		var ids []string
-		for _, g := range reply[[]ListedGroup](w, w.do(&tt.c)) {
+		for _, g := range reply[[]ListedGroup](w, w.Do(&tt.c)) {
 			ids = append(ids, g.ID)
 			if g.Type != "classic" || g.ID == "g" && g.ProtocolType != "consumer" || g.ID == "simple" && g.ProtocolType != "" {
 				t.Fatalf("%+v", g)
@@ -244,10 +244,10 @@ func TestOffsetsExpire(t *testing.T) {
 	w.commitOutside("kept", "t", 0, 1)
 	own := (&client{w: w, group: "own", generation: -1}).commitCommand("t", 0, 1)
 	own.RetentionMs, own.APIVersion = (20 * time.Minute).Milliseconds(), 4
-	w.do(own)
+	w.Do(own)
 	beat := func(d time.Duration) {
 		for ; d > 0; d -= 5 * time.Second {
-			w.after(5 * time.Second)
+			w.After(5 * time.Second)
 			if c := a.heartbeat(); c != errcode.None {
 				t.Fatal(c.Name())
 			}
@@ -267,11 +267,11 @@ func TestOffsetsExpire(t *testing.T) {
 		t.Fatalf("offsets of a topic that nobody subscribes to any more must go: %+v", f)
 	}
 	a.leave()
-	w.after(50 * time.Minute)
+	w.After(50 * time.Minute)
 	if f := w.fetch("members", "t", 0, false); f.Offset != 1 {
 		t.Fatalf("retention counts from when the group became empty: %+v", f)
 	}
-	w.after(25 * time.Minute)
+	w.After(25 * time.Minute)
 	w.state("members", "Dead")
 	w.state("kept", "Dead")
 	if len(w.m.groups) != 0 {
@@ -283,7 +283,7 @@ func TestGroupWithoutAnythingLeavesTheList(t *testing.T) {
 	w := newWorld(t)
 	w.client("g").alone("x").leave()
 	w.state("g", "Empty")
-	w.after(10 * time.Minute)
+	w.After(10 * time.Minute)
 	w.state("g", "Dead")
 }
 
@@ -291,7 +291,7 @@ func TestTopicsGone(t *testing.T) {
 	w := newWorld(t)
 	w.commitOutside("g", "t", 0, 1)
 	w.commitOutside("g", "u", 0, 1)
-	w.do(&TopicsGone{Gone: func(name string, id uuid.UUID) bool { return name == "t" && id == uuid.UUID{1} }})
+	w.Do(&TopicsGone{Gone: func(name string, id uuid.UUID) bool { return name == "t" && id == uuid.UUID{1} }})
 	if f := w.fetch("g", "t", 0, true); f.Offset != -1 {
 		t.Fatalf("%+v", f)
 	}
@@ -309,7 +309,7 @@ func TestTransactionsInTheLog(t *testing.T) {
 			r.offset.RecordOffset = at
 		}
 		w.m.Apply(r)
-		w.m.Commit(w.now, at, r, &w.out)
+		w.m.Commit(w.Now, at, r, &w.Effects)
 	}
 	pending := func(producer, offset int64) *Record {
 		v := &offsets.Value{}

@@ -12,19 +12,19 @@ import (
 func TestFailedCommitIsTakenBack(t *testing.T) {
 	w := newWorld(t)
 	w.commitOutside("g", "t", 0, 1)
-	w.manual = true
+	w.Manual = true
 	c := &client{w: w, group: "g", generation: -1}
-	first := w.do(c.commitCommand("t", 0, 2))
-	second := w.do(c.commitCommand("t", 0, 3))
+	first := w.Do(c.commitCommand("t", 0, 2))
+	second := w.Do(c.commitCommand("t", 0, 3))
 	fresh := &client{w: w, group: "new", generation: -1}
-	w.do(fresh.commitCommand("t", 0, 3))
-	w.fail(errcode.CoordinatorNotAvailable)
+	w.Do(fresh.commitCommand("t", 0, 3))
+	w.Fail(errcode.CoordinatorNotAvailable)
 	for _, tk := range []Ticket{first, second} {
-		if w.answers[tk].code != errcode.CoordinatorNotAvailable {
-			t.Fatalf("%+v", w.answers[tk])
+		if w.Answers[tk].Code != errcode.CoordinatorNotAvailable {
+			t.Fatalf("%+v", w.Answers[tk])
 		}
 	}
-	w.manual = false
+	w.Manual = false
 	if f := w.fetch("g", "t", 0, true); f.Offset != 1 {
 		t.Fatalf("%+v", f)
 	}
@@ -36,21 +36,17 @@ func TestFailedCommitIsTakenBack(t *testing.T) {
 func TestFailedAssignmentMakesARebalance(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client("g"), w.client("g")
-	a.sendJoin()
-	b.sendJoin()
-	w.after(6 * time.Second)
-	a.joined()
-	b.joined()
-	w.manual = true
+	joinBoth(a, b)
+	w.Manual = true
 	waiting := b.sendSync(nil)
 	leader := a.sendSync(map[string]string{a.id: "x", b.id: "y"})
 	twice := a.sendSync(map[string]string{a.id: "z"})
-	if len(w.pending) != 1 {
-		t.Fatalf("a leader assigns once: %d records", len(w.pending))
+	if len(w.Pending) != 1 {
+		t.Fatalf("a leader assigns once: %d records", len(w.Pending))
 	}
 	w.code("overtaken", reply[*kmsg.SyncGroupResponse](w, leader).ErrorCode, errcode.RebalanceInProgress)
-	w.silent(waiting)
-	w.fail(errcode.CoordinatorNotAvailable)
+	w.Silent(waiting)
+	w.Fail(errcode.CoordinatorNotAvailable)
 	for _, tk := range []Ticket{waiting, twice} {
 		r := reply[*kmsg.SyncGroupResponse](w, tk)
 		w.code("sync", r.ErrorCode, errcode.CoordinatorNotAvailable)
@@ -65,17 +61,17 @@ func TestAssignmentThatCameTooLateIsForgotten(t *testing.T) {
 	w := newWorld(t)
 	a := w.client("g")
 	a.sendJoin()
-	w.after(3 * time.Second)
+	w.After(3 * time.Second)
 	a.joined()
-	w.manual = true
+	w.Manual = true
 	waiting := a.sendSync(map[string]string{a.id: "x"})
 	b := w.client("g")
 	b.version = 3
 	b.sendJoin()
 	w.code("sync", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.RebalanceInProgress)
-	w.commit()
+	w.Commit()
 	w.state("g", "PreparingRebalance")
-	w.manual = false
+	w.Manual = false
 	a.sendJoin()
 	a.joined()
 	b.joined()
@@ -86,18 +82,18 @@ func TestAssignmentThatCameTooLateIsForgotten(t *testing.T) {
 
 func TestGroupThatCouldNotBeCreated(t *testing.T) {
 	w := newWorld(t)
-	w.manual = true
+	w.Manual = true
 	a := w.client("g")
 	a.version = 3
 	waiting := a.sendJoin()
-	w.silent(waiting)
-	w.fail(errcode.CoordinatorNotAvailable)
+	w.Silent(waiting)
+	w.Fail(errcode.CoordinatorNotAvailable)
 	w.code("join", reply[*kmsg.JoinGroupResponse](w, waiting).ErrorCode, errcode.CoordinatorNotAvailable)
 	if w.m.find("g") != nil || len(w.m.groups) != 0 {
 		t.Fatal("the group exists")
 	}
-	w.after(time.Hour)
-	if len(w.pending) != 0 {
+	w.After(time.Hour)
+	if len(w.Pending) != 0 {
 		t.Fatal("alarms of a group that is gone have fired")
 	}
 }
@@ -105,18 +101,18 @@ func TestGroupThatCouldNotBeCreated(t *testing.T) {
 func TestFailedDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.commitOutside("g", "t", 0, 1)
-	w.manual = true
-	w.do(&DeleteGroups{IDs: []string{"g"}})
-	again := w.do(&DeleteGroups{IDs: []string{"g"}})
+	w.Manual = true
+	w.Do(&DeleteGroups{IDs: []string{"g"}})
+	again := w.Do(&DeleteGroups{IDs: []string{"g"}})
 	a := w.client("g")
 	a.version = 3
 	waiting := a.sendJoin()
-	w.fail(errcode.UnknownServerError)
-	if w.answers[again].code != errcode.UnknownServerError {
-		t.Fatalf("%+v", w.answers[again])
+	w.Fail(errcode.UnknownServerError)
+	if w.Answers[again].Code != errcode.UnknownServerError {
+		t.Fatalf("%+v", w.Answers[again])
 	}
 	w.code("join", reply[*kmsg.JoinGroupResponse](w, waiting).ErrorCode, errcode.UnknownServerError)
-	w.manual = false
+	w.Manual = false
 	w.state("g", "Empty")
 	if f := w.fetch("g", "t", 0, true); f.Offset != 1 {
 		t.Fatalf("%+v", f)
@@ -126,12 +122,12 @@ func TestFailedDeletion(t *testing.T) {
 func TestDeletedAndMadeAgainInOneBatch(t *testing.T) {
 	w := newWorld(t)
 	w.commitOutside("g", "t", 0, 1)
-	w.manual = true
-	w.do(&DeleteGroups{IDs: []string{"g"}})
+	w.Manual = true
+	w.Do(&DeleteGroups{IDs: []string{"g"}})
 	c := &client{w: w, group: "g", generation: -1}
-	w.do(c.commitCommand("u", 0, 2))
-	w.commit()
-	w.manual = false
+	w.Do(c.commitCommand("u", 0, 2))
+	w.Commit()
+	w.Manual = false
 	w.state("g", "Empty")
 	if f := w.fetch("g", "t", 0, false); f.Offset != -1 {
 		t.Fatalf("%+v", f)
@@ -144,15 +140,15 @@ func TestDeletedAndMadeAgainInOneBatch(t *testing.T) {
 func TestFailedReturnOfAStaticMember(t *testing.T) {
 	w := newWorld(t)
 	a := w.client("g").static("one").alone("x")
-	w.manual = true
+	w.Manual = true
 	b := w.client("g").static("one")
 	first := b.sendJoin()
 	c := w.client("g").static("one")
 	second := c.sendJoin()
 	w.code("overtaken", reply[*kmsg.JoinGroupResponse](w, first).ErrorCode, errcode.FencedInstanceId)
-	w.silent(second)
-	w.fail(errcode.CoordinatorNotAvailable)
-	w.manual = false
+	w.Silent(second)
+	w.Fail(errcode.CoordinatorNotAvailable)
+	w.Manual = false
 	w.code("join", reply[*kmsg.JoinGroupResponse](w, second).ErrorCode, errcode.CoordinatorNotAvailable)
 	if code := a.heartbeat(); code != errcode.None {
 		t.Fatal("the old id must be valid again:", code.Name())
@@ -164,7 +160,7 @@ func TestFailedReturnOfAStaticMember(t *testing.T) {
 func TestRebalanceAnswersAReturnThatIsNotDurableYet(t *testing.T) {
 	w := newWorld(t)
 	w.client("g").static("one").alone("x")
-	w.manual = true
+	w.Manual = true
 	b := w.client("g").static("one")
 	b.sendJoin()
 	c := w.client("g")
@@ -172,8 +168,8 @@ func TestRebalanceAnswersAReturnThatIsNotDurableYet(t *testing.T) {
 	c.sendJoin()
 	w.state("g", "CompletingRebalance")
 	b.joined()
-	w.fail(errcode.CoordinatorNotAvailable)
-	w.manual = false
+	w.Fail(errcode.CoordinatorNotAvailable)
+	w.Manual = false
 	if code := b.heartbeat(); code != errcode.None {
 		t.Fatal("the new id was told, and must stay:", code.Name())
 	}

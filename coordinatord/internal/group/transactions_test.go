@@ -19,24 +19,24 @@ func txnCommit(producer int64, epoch int16, group string, partition int32, offse
 
 // verified sends a commit, and sends it again with the coordinator's word where that is needed.
 func (w *world) verified(c *CommitInTransaction) TxnCommitReply {
-	w.t.Helper()
-	r := reply[TxnCommitReply](w, w.do(c))
+	w.T.Helper()
+	r := reply[TxnCommitReply](w, w.Do(c))
 	if r.Guard != 0 {
 		c.Verified = r.Guard
-		r = reply[TxnCommitReply](w, w.do(c))
+		r = reply[TxnCommitReply](w, w.Do(c))
 	}
 	return r
 }
 
 func (w *world) end(c *EndTransaction) errcode.Code {
-	w.t.Helper()
-	return reply[errcode.Code](w, w.do(c))
+	w.T.Helper()
+	return reply[errcode.Code](w, w.Do(c))
 }
 
 func (w *world) seesOffset(group string, stable bool, want int64, code errcode.Code) {
-	w.t.Helper()
+	w.T.Helper()
 	if f := w.fetch(group, "t", 0, stable); f.Offset != want || f.Code != code {
-		w.t.Fatalf("stable %t: %+v, want %d %s", stable, f, want, code)
+		w.T.Fatalf("stable %t: %+v, want %d %s", stable, f, want, code)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestTransactionalCommitIsSeenWithItsMarker(t *testing.T) {
 			want = 5
 		}
 		w.seesOffset("g", true, want, errcode.None)
-		w.m = w.replay()
+		w.reload()
 		w.seesOffset("g", true, want, errcode.None)
 	}
 }
@@ -66,8 +66,8 @@ func TestTransactionalCommitIsSeenWithItsMarker(t *testing.T) {
 // before a marker counts after it.
 func TestVerificationOfTransactions(t *testing.T) {
 	w := newWorld(t)
-	first := reply[TxnCommitReply](w, w.do(txnCommit(7, 0, "g", 0, 5)))
-	again := reply[TxnCommitReply](w, w.do(txnCommit(7, 0, "g", 0, 5)))
+	first := reply[TxnCommitReply](w, w.Do(txnCommit(7, 0, "g", 0, 5)))
+	again := reply[TxnCommitReply](w, w.Do(txnCommit(7, 0, "g", 0, 5)))
 	if first.Guard == 0 || again.Guard != first.Guard || w.m.offsets.HasPending(7) {
 		t.Fatalf("%+v %+v", first, again)
 	}
@@ -76,21 +76,21 @@ func TestVerificationOfTransactions(t *testing.T) {
 	}
 	late := txnCommit(7, 0, "g", 0, 5)
 	late.Verified = first.Guard
-	if r := reply[TxnCommitReply](w, w.do(late)); r.Guard == 0 || r.Guard == first.Guard {
+	if r := reply[TxnCommitReply](w, w.Do(late)); r.Guard == 0 || r.Guard == first.Guard {
 		t.Fatalf("%+v", r)
 	}
 	if r := w.verified(late); r.Code != errcode.None {
 		t.Fatalf("%+v", r)
 	}
-	if r := reply[TxnCommitReply](w, w.do(txnCommit(7, 0, "h", 0, 5))); r.Guard != 0 || r.Code != errcode.None {
+	if r := reply[TxnCommitReply](w, w.Do(txnCommit(7, 0, "h", 0, 5))); r.Guard != 0 || r.Code != errcode.None {
 		t.Fatalf("the transaction is open: %+v", r)
 	}
-	if r := reply[TxnCommitReply](w, w.do(txnCommit(7, 1, "g", 0, 5))); r.Guard == 0 {
+	if r := reply[TxnCommitReply](w, w.Do(txnCommit(7, 1, "g", 0, 5))); r.Guard == 0 {
 		t.Fatalf("another epoch is another transaction: %+v", r)
 	}
 	trusted := txnCommit(9, 0, "g", 0, 5)
 	trusted.Trusted = true
-	if r := reply[TxnCommitReply](w, w.do(trusted)); r.Guard != 0 || r.Code != errcode.None {
+	if r := reply[TxnCommitReply](w, w.Do(trusted)); r.Guard != 0 || r.Code != errcode.None {
 		t.Fatalf("%+v", r)
 	}
 }
@@ -142,7 +142,7 @@ func TestMarkersOfGroups(t *testing.T) {
 			if code := w.end(&x.end); code != x.want {
 				t.Errorf("%s: %s", x.name, code)
 			}
-			w.m = w.replay()
+			w.reload()
 			if x.want != errcode.None {
 				continue
 			}
@@ -158,7 +158,7 @@ func TestMarkersOfGroups(t *testing.T) {
 func TestLateCommitOfAnOlderEpoch(t *testing.T) {
 	w := newWorld(t)
 	w.end(&EndTransaction{ProducerID: 7, ProducerEpoch: 4, Version: 2})
-	if r := reply[TxnCommitReply](w, w.do(txnCommit(7, 3, "g", 0, 5))); r.Code != errcode.InvalidProducerEpoch {
+	if r := reply[TxnCommitReply](w, w.Do(txnCommit(7, 3, "g", 0, 5))); r.Code != errcode.InvalidProducerEpoch {
 		t.Fatalf("%+v", r)
 	}
 }
@@ -169,12 +169,12 @@ func TestStagedOffsetsDoNotExpire(t *testing.T) {
 	w.commitOutside("g", "t", 0, 1)
 	w.verified(txnCommit(7, 0, "g", 0, 5))
 	w.verified(txnCommit(7, 0, "only", 0, 6))
-	w.after(10 * 24 * time.Hour)
+	w.After(10 * 24 * time.Hour)
 	w.seesOffset("g", false, 1, errcode.None)
 	w.end(&EndTransaction{ProducerID: 7, Commit: true})
 	w.seesOffset("g", true, 5, errcode.None)
 	w.seesOffset("only", true, 6, errcode.None)
-	w.after(10 * 24 * time.Hour)
+	w.After(10 * 24 * time.Hour)
 	w.state("only", "Dead")
 	if len(w.m.producers) != 0 {
 		t.Fatal("the producer is still known")
@@ -185,26 +185,26 @@ func TestStagedOffsetsDoNotExpire(t *testing.T) {
 func TestRolledBackTransactions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t)
-		w.manual = true
+		w.Manual = true
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			producer := rapid.Int64Range(1, 2).Draw(rt, "producer")
 			switch rapid.IntRange(0, 5).Draw(rt, "step") {
 			case 0, 1:
 				c := txnCommit(producer, 0, "g", rapid.Int32Range(0, 1).Draw(rt, "partition"), rapid.Int64Range(0, 9).Draw(rt, "offset"))
 				c.Trusted = true
-				w.do(c)
+				w.Do(c)
 			case 2:
-				w.do(&EndTransaction{ProducerID: producer, Commit: rapid.Bool().Draw(rt, "commit")})
+				w.Do(&EndTransaction{ProducerID: producer, Commit: rapid.Bool().Draw(rt, "commit")})
 			case 3:
-				w.do((&client{w: w, group: "g", generation: -1}).commitCommand("t", 0, 100))
+				w.Do((&client{w: w, group: "g", generation: -1}).commitCommand("t", 0, 100))
 			case 4:
-				w.commit()
+				w.Commit()
 			case 5:
-				w.fail(errcode.CoordinatorNotAvailable)
+				w.Fail(errcode.CoordinatorNotAvailable)
 			}
 		}
-		w.fail(errcode.CoordinatorNotAvailable)
-		w.commit()
+		w.Fail(errcode.CoordinatorNotAvailable)
+		w.Commit()
 		fresh := w.replay()
 		for _, partition := range []int32{0, 1} {
 			k := offsets.Key{Topic: "t", Partition: partition}

@@ -223,41 +223,35 @@ func TestMarkersComeAgainUntilTheyAreWritten(t *testing.T) {
 	}
 }
 
-// TestMarkersFollowTheLeader: when the metadata says who leads now, the marker does not wait for its pause.
+// TestMarkersFollowTheLeader: when the metadata says who leads now, a marker does not wait for its pause, nor for a node that is paused.
 func TestMarkersFollowTheLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.broken[destination{id: 2}] = true
-		m, done := marker(Partition{"t", 2})
-		s := w.sender()
-		s.Send(m)
-		<-time.After(10*time.Second + 3*time.Millisecond)
-		began := time.Now()
-		r := metarecord.NewPartitionChange(w.image.TopicByName("t").ID, 2)
-		r.Leader = 1
-		w.push(r)
-		if at := <-done; at.Sub(began) > time.Millisecond || w.written[0].to != (destination{id: 1}) {
-			t.Fatalf("%s later: %+v", at.Sub(began), w.written)
-		}
-	})
-}
-
-// TestMarkersLeaveAPausedNode as soon as another one leads.
-func TestMarkersLeaveAPausedNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.paused[destination{id: 2}] = true
-		m, done := marker(Partition{"t", 2})
-		w.sender().Send(m)
-		<-time.After(10 * time.Second)
-		began := time.Now()
-		r := metarecord.NewPartitionChange(w.image.TopicByName("t").ID, 2)
-		r.Leader = 1
-		w.push(r)
-		if at := <-done; at.Sub(began) > time.Second || w.written[0].to != (destination{id: 1}) {
-			t.Fatalf("%s later: %+v", at.Sub(began), w.written)
-		}
-	})
+	former := destination{id: 2}
+	for _, c := range []struct {
+		name string
+		away func(w *world)
+		// within is how soon the marker is written by the new leader.
+		within time.Duration
+	}{
+		{"from a broken node", func(w *world) { w.broken[former] = true }, time.Millisecond},
+		{"from a paused node", func(w *world) { w.paused[former] = true }, time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				c.away(w)
+				m, done := marker(Partition{"t", 2})
+				w.sender().Send(m)
+				<-time.After(10*time.Second + 3*time.Millisecond)
+				began := time.Now()
+				r := metarecord.NewPartitionChange(w.image.TopicByName("t").ID, 2)
+				r.Leader = 1
+				w.push(r)
+				if at := <-done; at.Sub(began) > c.within || w.written[0].to != (destination{id: 1}) {
+					t.Fatalf("%s later: %+v", at.Sub(began), w.written)
+				}
+			})
+		})
+	}
 }
 
 func TestMarkersOfDeletedTopics(t *testing.T) {

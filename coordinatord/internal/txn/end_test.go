@@ -12,7 +12,7 @@ func TestCommitOfVersion1(t *testing.T) {
 	w := newWorld(t)
 	p := w.begin()
 	w.mustAdd(p, 0, 1, 0)
-	if s := w.state(Ongoing); s.StartMs != w.now.UnixMilli() || len(s.Partitions) != 2 {
+	if s := w.state(Ongoing); s.StartMs != w.Now.UnixMilli() || len(s.Partitions) != 2 {
 		t.Fatalf("%+v", s)
 	}
 	if r := w.end(p, 0, true); r.Code != errcode.None || r.Producer != noProducer {
@@ -155,8 +155,8 @@ func TestEpochsUsedUp(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 		// While the markers are being written the new id waits, though it is not the transaction's yet.
-		early := w.do(&Add{ID: "tx", Producer: r.Producer, Version: 2, Partitions: []Partition{{"t", 1}}})
-		w.silent(early)
+		early := w.Do(&Add{ID: "tx", Producer: r.Producer, Version: 2, Partitions: []Partition{{"t", 1}}})
+		w.Silent(early)
 		if reload {
 			w.reload()
 		}
@@ -185,12 +185,12 @@ func TestCommandsWaitForTheEnd(t *testing.T) {
 	p := w.begin()
 	w.mustAdd(p, 0, 0)
 	w.end(p, 0, true)
-	repeated := w.do(&End{ID: "tx", Producer: p, Commit: true, NewProducerID: none})
-	first := w.do(&Add{ID: "tx", Producer: p, Partitions: []Partition{{"t", 1}}})
-	second := w.do(&Add{ID: "tx", Producer: p, Partitions: []Partition{{"t", 2}}})
-	fenced := w.do(&End{ID: "tx", Producer: Producer{p.ID, p.Epoch + 1}, Commit: true, NewProducerID: none})
+	repeated := w.Do(&End{ID: "tx", Producer: p, Commit: true, NewProducerID: none})
+	first := w.Do(&Add{ID: "tx", Producer: p, Partitions: []Partition{{"t", 1}}})
+	second := w.Do(&Add{ID: "tx", Producer: p, Partitions: []Partition{{"t", 2}}})
+	fenced := w.Do(&End{ID: "tx", Producer: Producer{p.ID, p.Epoch + 1}, Commit: true, NewProducerID: none})
 	for _, ticket := range []Ticket{repeated, first, second} {
-		w.silent(ticket)
+		w.Silent(ticket)
 	}
 	if r := reply[EndReply](w, fenced); r.Code != errcode.ProducerFenced {
 		t.Fatalf("%+v", r)
@@ -205,7 +205,7 @@ func TestCommandsWaitForTheEnd(t *testing.T) {
 	if s := w.state(Ongoing); len(s.Partitions) != 2 {
 		t.Fatalf("%+v", s)
 	}
-	w.after(parkTime)
+	w.After(parkTime)
 }
 
 // TestNextTransactionSharesTheAppend: what has waited for a transaction's end is decided as soon as that is, and goes into the log with
@@ -216,32 +216,32 @@ func TestNextTransactionSharesTheAppend(t *testing.T) {
 		p := w.begin()
 		w.mustAdd(p, 2, 0)
 		next := w.end(p, 2, true).Producer
-		w.manual = true
+		w.Manual = true
 		add := func() Ticket {
-			return w.do(&Add{ID: "tx", Producer: next, Version: 2, Partitions: []Partition{{"t", 1}}})
+			return w.Do(&Add{ID: "tx", Producer: next, Version: 2, Partitions: []Partition{{"t", 1}}})
 		}
 		first := add()
 		w.written()
-		if len(w.pending) != 2 || w.pending[1].state.State != Ongoing {
-			t.Fatalf("%d records are on their way", len(w.pending))
+		if len(w.Pending) != 2 || w.Pending[1].state.State != Ongoing {
+			t.Fatalf("%d records are on their way", len(w.Pending))
 		}
-		w.silent(first)
+		w.Silent(first)
 		if refused {
-			w.fail()
-			if a := w.answers[first]; a.code != errcode.CoordinatorNotAvailable {
+			w.Fail(errcode.CoordinatorNotAvailable)
+			if a := w.Answers[first]; a.Code != errcode.CoordinatorNotAvailable {
 				t.Fatalf("%+v", a)
 			}
 			first = add()
-			w.silent(first)
-			w.after(completionPause)
-			w.tick()
-			if a, ok := w.answers[first]; !ok || a.reply != errcode.ConcurrentTransactions {
+			w.Silent(first)
+			w.After(completionPause)
+			w.Tick()
+			if a, ok := w.Answers[first]; !ok || a.Reply != errcode.ConcurrentTransactions {
 				t.Fatalf("%+v", a)
 			}
-			w.commit()
+			w.Commit()
 			first = add()
 		}
-		w.commit()
+		w.Commit()
 		if code := reply[errcode.Code](w, first); code != errcode.None {
 			t.Fatal(code)
 		}
@@ -257,19 +257,19 @@ func TestTransactionsEndTogether(t *testing.T) {
 	for _, id := range ids {
 		producers[id] = w.init(Init{ID: id}).Producer
 	}
-	w.manual = true
+	w.Manual = true
 	// Nothing is in these transactions, so that their ends follow from one append.
 	for _, id := range ids {
-		w.do(&End{ID: id, Producer: producers[id], Version: 2, NewProducerID: none})
+		w.Do(&End{ID: id, Producer: producers[id], Version: 2, NewProducerID: none})
 	}
 	var waiting []Ticket
 	for _, id := range ids {
 		p := producers[id]
-		waiting = append(waiting, w.do(&Add{ID: id, Producer: Producer{p.ID, p.Epoch + 1}, Version: 2, Partitions: []Partition{{"t", 0}}}))
+		waiting = append(waiting, w.Do(&Add{ID: id, Producer: Producer{p.ID, p.Epoch + 1}, Version: 2, Partitions: []Partition{{"t", 0}}}))
 	}
 	for range 4 {
-		w.commit()
-		w.tick()
+		w.Commit()
+		w.Tick()
 	}
 	for _, ticket := range waiting {
 		if code := reply[errcode.Code](w, ticket); code != errcode.None {
@@ -284,9 +284,9 @@ func TestCommandsDoNotWaitForEver(t *testing.T) {
 	p := w.begin()
 	w.mustAdd(p, 2, 0)
 	r := w.end(p, 2, true)
-	add := w.do(&Add{ID: "tx", Producer: r.Producer, Version: 2, Partitions: []Partition{{"t", 1}}})
-	end := w.do(&End{ID: "tx", Producer: r.Producer, Version: 2, NewProducerID: none})
-	w.after(parkTime)
+	add := w.Do(&Add{ID: "tx", Producer: r.Producer, Version: 2, Partitions: []Partition{{"t", 1}}})
+	end := w.Do(&End{ID: "tx", Producer: r.Producer, Version: 2, NewProducerID: none})
+	w.After(parkTime)
 	if code := reply[errcode.Code](w, add); code != errcode.ConcurrentTransactions {
 		t.Fatal(code)
 	}

@@ -13,7 +13,7 @@ func TestFirstInitGivesANewProducer(t *testing.T) {
 		t.Fatalf("%+v", p)
 	}
 	x := w.state(Empty)
-	if x.StartMs != -1 || x.TimeoutMs != 60_000 || x.UpdatedMs != w.now.UnixMilli() {
+	if x.StartMs != -1 || x.TimeoutMs != 60_000 || x.UpdatedMs != w.Now.UnixMilli() {
 		t.Fatalf("%+v", x)
 	}
 	if p := w.begin(); p != (Producer{1001, 1}) {
@@ -64,9 +64,9 @@ func TestInitByState(t *testing.T) {
 	for _, s := range []State{PrepareCommit, PrepareAbort} {
 		w := newWorld(t)
 		w.put(Transaction{ProducerID: 5, Epoch: 3, State: s, Partitions: parts})
-		ticket := w.do(&Init{ID: "tx", TimeoutMs: 7, NewProducerID: none})
-		w.silent(ticket)
-		w.after(parkTime)
+		ticket := w.Do(&Init{ID: "tx", TimeoutMs: 7, NewProducerID: none})
+		w.Silent(ticket)
+		w.After(parkTime)
 		if r := reply[InitReply](w, ticket); r.Code != errcode.ConcurrentTransactions {
 			t.Errorf("%s: %+v", s, r)
 		}
@@ -106,7 +106,7 @@ func TestFencingWithTheLastEpoch(t *testing.T) {
 	for _, version := range []int16{1, 2} {
 		w := newWorld(t)
 		w.version = version
-		w.put(Transaction{ProducerID: 5, Epoch: math.MaxInt16 - 1, State: Ongoing, Partitions: map[Partition]struct{}{{"t", 0}: {}}, StartMs: w.now.UnixMilli()})
+		w.put(Transaction{ProducerID: 5, Epoch: math.MaxInt16 - 1, State: Ongoing, Partitions: map[Partition]struct{}{{"t", 0}: {}}, StartMs: w.Now.UnixMilli()})
 		if r := w.init(Init{ID: "tx"}); r.Code != errcode.ConcurrentTransactions {
 			t.Fatalf("%+v", r)
 		}
@@ -125,7 +125,7 @@ func TestFencingWithTheLastEpoch(t *testing.T) {
 // TestAbortAtTheLargestEpoch: an id whose epoch is already the largest can be aborted, and goes on.
 func TestAbortAtTheLargestEpoch(t *testing.T) {
 	w := newWorld(t)
-	w.put(Transaction{ProducerID: 5, Epoch: math.MaxInt16, State: Ongoing, Partitions: map[Partition]struct{}{{"t", 0}: {}}, StartMs: w.now.UnixMilli()})
+	w.put(Transaction{ProducerID: 5, Epoch: math.MaxInt16, State: Ongoing, Partitions: map[Partition]struct{}{{"t", 0}: {}}, StartMs: w.Now.UnixMilli()})
 	if r := w.init(Init{ID: "tx"}); r.Code != errcode.ConcurrentTransactions || w.markers[0].Epoch != math.MaxInt16 {
 		t.Fatalf("%+v", r)
 	}

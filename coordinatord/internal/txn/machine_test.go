@@ -31,10 +31,10 @@ func TestAddPartitions(t *testing.T) {
 		}
 		w.mustAdd(p, version, 0, 1)
 		began := w.tx().StartMs
-		n := len(w.log)
-		w.now = w.now.Add(time.Second)
+		n := len(w.Log)
+		w.Now = w.Now.Add(time.Second)
 		w.mustAdd(p, version, 1)
-		if len(w.log) != n {
+		if len(w.Log) != n {
 			t.Fatal("nothing is written for partitions that are there")
 		}
 		w.mustAdd(p, version, 2)
@@ -51,7 +51,7 @@ func TestVerify(t *testing.T) {
 		for _, n := range partitions {
 			c.Partitions = append(c.Partitions, Partition{"t", n})
 		}
-		return reply[VerifyReply](w, w.do(c))
+		return reply[VerifyReply](w, w.Do(c))
 	}
 	if r := ask(Producer{5, 0}, 0); r.Code != errcode.InvalidProducerIdMapping {
 		t.Fatalf("%+v", r)
@@ -81,22 +81,22 @@ func TestVerify(t *testing.T) {
 func TestAnswersWaitForTheLog(t *testing.T) {
 	w := newWorld(t)
 	p := w.begin()
-	w.manual = true
-	add := w.do(&Add{ID: "tx", Producer: p, Partitions: []Partition{{"t", 0}}})
-	verify := w.do(&Verify{ID: "tx", Producer: p, Partitions: []Partition{{"t", 0}}})
-	end := w.do(&End{ID: "tx", Producer: p, Commit: true, NewProducerID: none})
+	w.Manual = true
+	add := w.Do(&Add{ID: "tx", Producer: p, Partitions: []Partition{{"t", 0}}})
+	verify := w.Do(&Verify{ID: "tx", Producer: p, Partitions: []Partition{{"t", 0}}})
+	end := w.Do(&End{ID: "tx", Producer: p, Commit: true, NewProducerID: none})
 	for _, ticket := range []Ticket{add, verify, end} {
-		w.silent(ticket)
+		w.Silent(ticket)
 	}
 	if len(w.markers) != 0 {
 		t.Fatal("markers go out before the decision is durable")
 	}
 	w.state(Empty)
-	w.fail()
-	if w.answers[end].code != errcode.CoordinatorNotAvailable || len(w.markers) != 0 {
-		t.Fatalf("%+v", w.answers[end])
+	w.Fail(errcode.CoordinatorNotAvailable)
+	if w.Answers[end].Code != errcode.CoordinatorNotAvailable || len(w.markers) != 0 {
+		t.Fatalf("%+v", w.Answers[end])
 	}
-	w.manual = false
+	w.Manual = false
 	w.mustAdd(p, 0, 1)
 	if s := w.state(Ongoing); !maps.Equal(s.Partitions, map[Partition]struct{}{{"t", 1}: {}}) {
 		t.Fatalf("%+v", s)
@@ -109,14 +109,14 @@ func TestEndIsNotedAgain(t *testing.T) {
 	p := w.begin()
 	w.mustAdd(p, 0, 0)
 	w.end(p, 0, true)
-	w.manual = true
+	w.Manual = true
 	w.written()
-	w.fail()
+	w.Fail(errcode.CoordinatorNotAvailable)
 	w.state(PrepareCommit)
-	w.after(completionPause)
-	w.fail()
-	w.manual = false
-	w.after(completionPause)
+	w.After(completionPause)
+	w.Fail(errcode.CoordinatorNotAvailable)
+	w.Manual = false
+	w.After(completionPause)
 	w.state(CompleteCommit)
 	if len(w.markers) != 1 {
 		t.Fatal("the markers were written again")
@@ -136,8 +136,8 @@ func TestNewOwnerGoesOn(t *testing.T) {
 	w.written()
 	w.state(CompleteCommit)
 	// What an earlier machine has sent is answered late, and says nothing new.
-	w.do(&MarkersWritten{ID: "tx", Producer: p})
-	w.do(&MarkersWritten{ID: "other", Producer: p})
+	w.Do(&MarkersWritten{ID: "tx", Producer: p})
+	w.Do(&MarkersWritten{ID: "other", Producer: p})
 	w.state(CompleteCommit)
 	w.reload()
 	if len(w.markers) != 0 {
@@ -152,15 +152,15 @@ func TestTimeOut(t *testing.T) {
 		w.version = version
 		p := w.begin()
 		w.mustAdd(p, version, 0)
-		w.after(60 * time.Second)
+		w.After(60 * time.Second)
 		if len(w.abandoned) != 0 {
 			t.Fatalf("%+v", w.abandoned)
 		}
-		w.after(10 * time.Second)
+		w.After(10 * time.Second)
 		if len(w.abandoned) != 1 || w.abandoned[0].Producer != p {
 			t.Fatalf("%+v", w.abandoned)
 		}
-		if r := reply[EndReply](w, w.do(&w.abandoned[0])); r.Code != errcode.None {
+		if r := reply[EndReply](w, w.Do(&w.abandoned[0])); r.Code != errcode.None {
 			t.Fatalf("%+v", r)
 		}
 		if s := w.state(PrepareAbort); s.Epoch != p.Epoch+1 || w.markers[0].Epoch != p.Epoch+1 {
@@ -175,7 +175,7 @@ func TestTimeOut(t *testing.T) {
 		next := w.begin()
 		w.mustAdd(next, version, 0)
 		late.Producer = next
-		if r := reply[EndReply](w, w.do(&late)); r.Code != errcode.ConcurrentTransactions {
+		if r := reply[EndReply](w, w.Do(&late)); r.Code != errcode.ConcurrentTransactions {
 			t.Fatalf("%+v", r)
 		}
 		w.state(Ongoing)
@@ -184,15 +184,15 @@ func TestTimeOut(t *testing.T) {
 
 func TestTimeOutWithTheLastEpochNeedsAProducerID(t *testing.T) {
 	w := newWorld(t)
-	w.put(Transaction{ProducerID: 5, Epoch: 32766, State: Ongoing, StartMs: w.now.UnixMilli(), Partitions: map[Partition]struct{}{{"t", 0}: {}}})
-	w.after(71 * time.Second)
+	w.put(Transaction{ProducerID: 5, Epoch: 32766, State: Ongoing, StartMs: w.Now.UnixMilli(), Partitions: map[Partition]struct{}{{"t", 0}: {}}})
+	w.After(71 * time.Second)
 	c := w.abandoned[0]
-	if r := reply[EndReply](w, w.do(&c)); !r.NeedsID {
+	if r := reply[EndReply](w, w.Do(&c)); !r.NeedsID {
 		t.Fatalf("%+v", r)
 	}
 	again := c
 	again.NewProducerID = 77
-	if r := reply[EndReply](w, w.do(&again)); r.Code != errcode.None || r.NeedsID {
+	if r := reply[EndReply](w, w.Do(&again)); r.Code != errcode.None || r.NeedsID {
 		t.Fatalf("%+v", r)
 	}
 	w.written()
@@ -206,13 +206,13 @@ func TestTimeOutWithTheLastEpochNeedsAProducerID(t *testing.T) {
 func TestLateAbortAfterATimeOut(t *testing.T) {
 	for _, epoch := range []int16{3, 32766} {
 		w := newWorld(t)
-		w.put(Transaction{ProducerID: 5, Epoch: epoch, State: Ongoing, ClientVersion: 2, StartMs: w.now.UnixMilli(), Partitions: map[Partition]struct{}{{"t", 0}: {}}})
-		w.after(71 * time.Second)
+		w.put(Transaction{ProducerID: 5, Epoch: epoch, State: Ongoing, ClientVersion: 2, StartMs: w.Now.UnixMilli(), Partitions: map[Partition]struct{}{{"t", 0}: {}}})
+		w.After(71 * time.Second)
 		c := w.abandoned[0]
 		c.NewProducerID = 77
-		w.do(&c)
-		late := w.do(&End{ID: "tx", Producer: Producer{5, epoch}, Version: 2, NewProducerID: none})
-		w.silent(late)
+		w.Do(&c)
+		late := w.Do(&End{ID: "tx", Producer: Producer{5, epoch}, Version: 2, NewProducerID: none})
+		w.Silent(late)
 		w.written()
 		want := Producer{5, epoch + 1}
 		if epoch == 32766 {
@@ -235,17 +235,17 @@ func TestIDsExpire(t *testing.T) {
 	w := newWorld(t)
 	p := w.begin()
 	w.mustAdd(p, 0, 0)
-	w.put(Transaction{ProducerID: p.ID, Epoch: p.Epoch, State: Ongoing, TimeoutMs: noTimeout, StartMs: w.now.UnixMilli(), UpdatedMs: w.now.UnixMilli(), Partitions: map[Partition]struct{}{{"t", 0}: {}}})
-	w.after(48 * time.Hour)
+	w.put(Transaction{ProducerID: p.ID, Epoch: p.Epoch, State: Ongoing, TimeoutMs: noTimeout, StartMs: w.Now.UnixMilli(), UpdatedMs: w.Now.UnixMilli(), Partitions: map[Partition]struct{}{{"t", 0}: {}}})
+	w.After(48 * time.Hour)
 	w.state(Ongoing)
 	if len(w.abandoned) != 0 {
 		t.Fatal("a transaction without time-out was abandoned")
 	}
 	w.end(p, 0, true)
 	w.written()
-	w.after(23 * time.Hour)
+	w.After(23 * time.Hour)
 	w.state(CompleteCommit)
-	w.after(2 * time.Hour)
+	w.After(2 * time.Hour)
 	if s := w.tx(); s != nil {
 		t.Fatalf("%+v", s)
 	}
@@ -266,10 +266,10 @@ func TestList(t *testing.T) {
 	for i, id := range []string{"a", "ab", "b"} {
 		w.init(Init{ID: id})
 		if i > 0 {
-			w.do(&Add{ID: id, Producer: Producer{1001 + int64(i), 0}, Partitions: []Partition{{"t", 0}}})
+			w.Do(&Add{ID: id, Producer: Producer{1001 + int64(i), 0}, Partitions: []Partition{{"t", 0}}})
 		}
 	}
-	w.now = w.now.Add(5 * time.Second)
+	w.Now = w.Now.Add(5 * time.Second)
 	for _, x := range []struct {
 		c    List
 		want []string
@@ -283,7 +283,7 @@ func TestList(t *testing.T) {
 		{List{LongerThanMs: -1, Pattern: regexp.MustCompile("^(?:a.*)$")}, []string{"a", "ab"}},
 	} {
 		var ids []string
-		for _, l := range reply[[]Listed](w, w.do(&x.c)) {
+		for _, l := range reply[[]Listed](w, w.Do(&x.c)) {
 			ids = append(ids, l.ID)
 		}
 		slices.Sort(ids)
@@ -291,7 +291,7 @@ func TestList(t *testing.T) {
 			t.Errorf("%+v: %v, want %v", x.c, ids, x.want)
 		}
 	}
-	if c := reply[Counts](w, w.do(&Count{})); c != (Counts{IDs: 3, Ongoing: 2}) {
+	if c := reply[Counts](w, w.Do(&Count{})); c != (Counts{IDs: 3, Ongoing: 2}) {
 		t.Fatalf("%+v", c)
 	}
 }
@@ -393,7 +393,7 @@ func FuzzDecode(f *testing.F) {
 func TestEveryProducerHasItsTransactionsForItself(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t)
-		w.manual = true
+		w.Manual = true
 		version := rapid.SampledFrom([]int16{0, 2}).Draw(rt, "client")
 		w.version = rapid.SampledFrom([]int16{1, 2}).Draw(rt, "server")
 		if version == 2 {
@@ -405,11 +405,11 @@ func TestEveryProducerHasItsTransactionsForItself(t *testing.T) {
 			switch rapid.IntRange(0, 8).Draw(rt, "step") {
 			case 0:
 				w.nextID++
-				ticket := w.do(&Init{ID: "tx", TimeoutMs: 60_000, NewProducerID: w.nextID})
-				w.commit()
-				w.commit()
-				if a, ok := w.answers[ticket]; ok {
-					if r, _ := a.reply.(InitReply); a.reply != nil && r.Code == errcode.None {
+				ticket := w.Do(&Init{ID: "tx", TimeoutMs: 60_000, NewProducerID: w.nextID})
+				w.Commit()
+				w.Commit()
+				if a, ok := w.Answers[ticket]; ok {
+					if r, _ := a.Reply.(InitReply); a.Reply != nil && r.Code == errcode.None {
 						if r.Producer.Epoch <= highest[r.Producer.ID] && highest[r.Producer.ID] != 0 {
 							rt.Fatalf("epoch %d of producer %d was given out before", r.Producer.Epoch, r.Producer.ID)
 						}
@@ -420,30 +420,30 @@ func TestEveryProducerHasItsTransactionsForItself(t *testing.T) {
 			case 1, 2, 3:
 				if len(producers) > 0 {
 					p := rapid.SampledFrom(producers).Draw(rt, "producer")
-					w.do(&Add{ID: "tx", Producer: p, Version: version, Partitions: []Partition{{"t", rapid.Int32Range(0, 2).Draw(rt, "partition")}}})
+					w.Do(&Add{ID: "tx", Producer: p, Version: version, Partitions: []Partition{{"t", rapid.Int32Range(0, 2).Draw(rt, "partition")}}})
 				}
 			case 4:
 				if len(producers) > 0 {
 					p := rapid.SampledFrom(producers).Draw(rt, "producer")
 					w.nextID++
-					ticket := w.do(&End{ID: "tx", Producer: p, Version: version, Commit: rapid.Bool().Draw(rt, "commit"), NewProducerID: w.nextID})
-					w.commit()
-					if a := w.answers[ticket]; a.reply != nil {
-						if r, _ := a.reply.(EndReply); r.Code == errcode.None && version == 2 {
+					ticket := w.Do(&End{ID: "tx", Producer: p, Version: version, Commit: rapid.Bool().Draw(rt, "commit"), NewProducerID: w.nextID})
+					w.Commit()
+					if a := w.Answers[ticket]; a.Reply != nil {
+						if r, _ := a.Reply.(EndReply); r.Code == errcode.None && version == 2 {
 							producers = append(producers, r.Producer)
 							highest[r.Producer.ID] = max(highest[r.Producer.ID], r.Producer.Epoch)
 						}
 					}
 				}
 			case 5:
-				w.commit()
+				w.Commit()
 			case 6:
-				w.fail()
+				w.Fail(errcode.CoordinatorNotAvailable)
 			case 7:
 				w.reload()
 			case 8:
 				for _, m := range w.markers {
-					w.do(&MarkersWritten{ID: m.ID, Producer: Producer{m.ProducerID, m.Epoch}})
+					w.Do(&MarkersWritten{ID: m.ID, Producer: Producer{m.ProducerID, m.Epoch}})
 				}
 			}
 			if s := w.m.newest("tx"); s != nil && s.State.ending() && s == w.m.ids["tx"].durable && len(w.markers) == 0 && len(s.Partitions) > 0 {
@@ -452,18 +452,18 @@ func TestEveryProducerHasItsTransactionsForItself(t *testing.T) {
 		}
 		for range 5 {
 			for _, m := range w.markers {
-				w.do(&MarkersWritten{ID: m.ID, Producer: Producer{m.ProducerID, m.Epoch}})
+				w.Do(&MarkersWritten{ID: m.ID, Producer: Producer{m.ProducerID, m.Epoch}})
 			}
-			w.commit()
-			w.after(2 * completionPause)
-			w.commit()
+			w.Commit()
+			w.After(2 * completionPause)
+			w.Commit()
 		}
 		before := w.tx()
 		if before != nil && before.State.ending() {
 			rt.Fatalf("it never ends: %+v", before)
 		}
 		w.reload()
-		w.commit()
+		w.Commit()
 		after := w.tx()
 		if (before == nil) != (after == nil) || before != nil && (before.State != after.State || before.ProducerID != after.ProducerID || before.Epoch != after.Epoch || !maps.Equal(before.Partitions, after.Partitions)) {
 			rt.Fatalf("%+v\nafter a reload: %+v", before, after)
