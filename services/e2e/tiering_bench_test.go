@@ -284,8 +284,9 @@ func BenchmarkTierColdConsumer(b *testing.B) {
 	}
 }
 
-// BenchmarkTierProduce writes small records one by one, with and without a consumer that reads another topic from the store all
-// the time; p99 of the first by that of the second is what cold reads cost those who write.
+// BenchmarkTierProduce writes small records one by one: alone, beside a consumer that reads another topic from the store all the
+// time, and while segments of another topic are copied to the store. The p99 of the latter two by the first is what those cost
+// who write.
 func BenchmarkTierProduce(b *testing.B) {
 	for shape, start := range benchShapes {
 		b.Run(shape, func(b *testing.B) {
@@ -298,42 +299,92 @@ func BenchmarkTierProduce(b *testing.B) {
 			end, _ := c.produceCold(b, cl, "cold")
 			producer := c.client(b, kgo.ProducerLinger(0))
 			c.topic(b, producer, "hot")
-			p99 := func(n int) float64 {
+			p99 := func() (p99 float64, took time.Duration) {
 				var times []time.Duration
-				for range n {
+				for range 2000 {
 					began := time.Now()
 					if err := producer.ProduceSync(b.Context(), &kgo.Record{Topic: "hot", Value: make([]byte, 1024)}).FirstErr(); err != nil {
 						b.Fatal(err)
 					}
 					times = append(times, time.Since(began))
+					took += times[len(times)-1]
 				}
 				slices.Sort(times)
-				return float64(times[len(times)*99/100].Microseconds()) / 1000
+				return float64(times[len(times)*99/100].Microseconds()) / 1000, took
 			}
-			const records = 2000
-			p99(records)
-			var without, with float64
-			for range b.N {
-				without += p99(records)
+			p99()
+			var alone, beside, copying, readPerSecond, copiedPerSecond float64
+			for i := range b.N {
+				one, _ := p99()
+				alone += one
 				ctx, cancel := context.WithCancel(b.Context())
-				ended := make(chan error, 1)
-				go func() {
-					for {
-						if _, _, err := readCold(ctx, cl, cold, end); err != nil {
-							ended <- err
-							return
-						}
-					}
-				}()
-				with += p99(records)
+				ended := make(chan int64, 1)
+				go func() { ended <- readOn(ctx, b, cl, cold, end) }()
+				one, took := p99()
+				beside += one
 				cancel()
-				if err := <-ended; ctx.Err() == nil {
-					b.Fatal(err)
-				}
+				readPerSecond += float64(<-ended) / took.Seconds()
+
+				c.uncopied(b, cl, fmt.Sprint("bulk-", i))
+				before := store.Stats().BytesIn
+				alter(b, cl, fmt.Sprint("bulk-", i), map[string]string{"remote.log.copy.disable": "false"})
+				one, took = p99()
+				copying += one
+				copiedPerSecond += float64(store.Stats().BytesIn-before) / took.Seconds()
 			}
-			b.ReportMetric(without/float64(b.N), "p99-ms-alone")
-			b.ReportMetric(with/float64(b.N), "p99-ms-beside")
-			b.ReportMetric(with/without, "ratio")
+			n := float64(b.N)
+			b.ReportMetric(alone/n, "p99-ms-alone")
+			b.ReportMetric(beside/n, "p99-ms-beside-reader")
+			b.ReportMetric(beside/alone, "reader-ratio")
+			b.ReportMetric(readPerSecond/n/1e6, "read-MB/s")
+			b.ReportMetric(copying/n, "p99-ms-beside-copy")
+			b.ReportMetric(copying/alone, "copy-ratio")
+			b.ReportMetric(copiedPerSecond/n/1e6, "copied-MB/s")
 		})
+	}
+}
+
+// readOn reads a topic up to an offset again and again, until the context ends; it returns the bytes.
+func readOn(ctx context.Context, b *testing.B, cl *kgo.Client, topic kadm.TopicID, end int64) (total int64) {
+	for {
+		read, _, err := readCold(ctx, cl, topic, end)
+		total += read
+		if ctx.Err() != nil {
+			return total
+		}
+		if err != nil {
+			b.Error(err)
+			return total
+		}
+	}
+}
+
+// uncopied makes a topic whose closed segments wait to be copied.
+func (c benchCluster) uncopied(b *testing.B, cl *kgo.Client, topic string) {
+	b.Helper()
+	c.topic(b, cl, topic)
+	alter(b, cl, topic, map[string]string{"remote.log.copy.disable": "true"})
+	value := make([]byte, tierBenchBatchBytes-1000)
+	for sent := 0; sent < tierBenchBytes+tierBenchSegmentBytes/2; {
+		var records []*kgo.Record
+		for range 16 {
+			records = append(records, &kgo.Record{Topic: topic, Value: value})
+			sent += len(value)
+		}
+		if err := cl.ProduceSync(b.Context(), records...).FirstErr(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func alter(b *testing.B, cl *kgo.Client, topic string, configs map[string]string) {
+	b.Helper()
+	var list []kadm.AlterConfig
+	for name, value := range configs {
+		list = append(list, kadm.AlterConfig{Name: name, Value: &value})
+	}
+	resp, err := kadm.NewClient(cl).AlterTopicConfigs(b.Context(), list, topic)
+	if err != nil || resp[0].Err != nil {
+		b.Fatal(err, resp)
 	}
 }

@@ -3115,11 +3115,13 @@ func (x *ReadSegmentRequest) GetLength() int32 {
 }
 
 type ReadSegmentResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	Crc32C        uint32                 `protobuf:"fixed32,2,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Data   []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Crc32C uint32                 `protobuf:"fixed32,2,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
+	// How much clients have produced to the node of late, in bytes per second; 0 while nobody does.
+	ProducedPerSecond int64 `protobuf:"varint,3,opt,name=produced_per_second,json=producedPerSecond,proto3" json:"produced_per_second,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ReadSegmentResponse) Reset() {
@@ -3162,6 +3164,13 @@ func (x *ReadSegmentResponse) GetData() []byte {
 func (x *ReadSegmentResponse) GetCrc32C() uint32 {
 	if x != nil {
 		return x.Crc32C
+	}
+	return 0
+}
+
+func (x *ReadSegmentResponse) GetProducedPerSecond() int64 {
+	if x != nil {
+		return x.ProducedPerSecond
 	}
 	return 0
 }
@@ -3474,10 +3483,11 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\vbase_offset\x18\x04 \x01(\x03R\n" +
 	"baseOffset\x12\x1a\n" +
 	"\bposition\x18\x05 \x01(\x03R\bposition\x12\x16\n" +
-	"\x06length\x18\x06 \x01(\x05R\x06length\"A\n" +
+	"\x06length\x18\x06 \x01(\x05R\x06length\"q\n" +
 	"\x13ReadSegmentResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
-	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c2\xe4\a\n" +
+	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\x12.\n" +
+	"\x13produced_per_second\x18\x03 \x01(\x03R\x11producedPerSecond2\xe4\a\n" +
 	"\aStorage\x12V\n" +
 	"\x06Append\x12 .chancery.storage.v1.AppendFrame\x1a&.chancery.storage.v1.AppendResultFrame(\x010\x01\x12S\n" +
 	"\x05Fetch\x12\x1f.chancery.storage.v1.FetchFrame\x1a%.chancery.storage.v1.FetchResultFrame(\x010\x01\x12`\n" +

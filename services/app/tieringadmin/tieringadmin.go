@@ -103,6 +103,6 @@ func printReport(out io.Writer, asJSON bool, address string, r *tieringclient.Ch
 	for _, e := range r.Errors {
 		fmt.Fprintf(w, "error\t%s\n", e)
 	}
-	fmt.Fprintf(w, "%s: %d shards, %d segments, %d objects, %d differences, %d stale uploads\n", address, r.Shards, r.Segments, r.Objects, len(r.Differences), r.StaleUploads)
+	fmt.Fprintf(w, "%s: %d shards, %d segments, %d objects, %d differences, %d stale uploads (under the present rsm.config.prefix; objects of an earlier one are not listed)\n", address, r.Shards, r.Segments, r.Objects, len(r.Differences), r.StaleUploads)
 	return w.Flush()
 }

@@ -35,7 +35,8 @@ func tieringCheckCommand() *cobra.Command {
 		Use:   "fsck [--admin HOST:PORT,...] [--repair] [--forget-missing] [--older-than 24h] [--json]",
 		Short: "Compare the object store with the metadata, and repair differences",
 		Long: "Compare the object store with the metadata. Each tiering instance answers for the partitions that it looks after, so name all of them.\n" +
-			"Without --repair and --forget-missing nothing is changed. It fails when there are differences that were not repaired.",
+			"Without --repair and --forget-missing nothing is changed. It fails when there are differences that were not repaired.\n" +
+			"Objects under an rsm.config.prefix of earlier are not listed: what is no segment any more there, nobody finds.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return orFailure(tieringadmin.Check(c.Context(), c.OutOrStdout(), instances, o))

@@ -38,6 +38,8 @@ type Env struct {
 	BrokerID int32
 	// Copying bounds the bytes copied in a second.
 	Copying *quota.Limiter
+	// Pace lets copies yield to producers.
+	Pace Pace
 	// MaxCustom is the largest custom metadata of a segment, remote.log.metadata.custom.metadata.max.bytes.
 	MaxCustom int
 	// Forget is told of segments that nobody reads any more.

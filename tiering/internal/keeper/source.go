@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"io"
 	"sync"
+	"time"
 
 	storagev1 "chancery/proto/storage/v1"
 )
@@ -89,12 +90,16 @@ func (s *source) fetch(at int64) ([]byte, error) {
 	p := s.pass
 	id := p.Partition.TopicID
 	length := min(sourceChunk, s.size-at)
+	if err := p.Env.Pace.wait(s.ctx, length); err != nil {
+		return nil, err
+	}
 	resp, err := p.Node.ReadSegment(s.ctx, &storagev1.ReadSegmentRequest{
 		TopicId: id[:], Partition: p.Partition.Partition, LeaderEpoch: p.leader.epoch, BaseOffset: s.base, Position: at, Length: int32(length),
 	})
 	if err != nil {
 		return nil, err
 	}
+	p.Env.Pace.heard(time.Now(), resp.GetProducedPerSecond())
 	if int64(len(resp.GetData())) != length || crc32.Checksum(resp.GetData(), castagnoli) != resp.GetCrc32C() {
 		return nil, fmt.Errorf("%d bytes at %d of segment %d were damaged on the way", length, at, s.base)
 	}
