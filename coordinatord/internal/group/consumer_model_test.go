@@ -78,6 +78,7 @@ func (p *consumerPlay) step() {
 		c := w.client("g")
 		c.protocols = []string{"range"}
 		c.version = int16(rapid.SampledFrom([]int{3, 5, 9}).Draw(p.rt, "version"))
+		c.rebalance = rapid.SampledFrom([]int32{60000, 60000, 0, -1, 700}).Draw(p.rt, "rebalance time-out")
 		if rapid.IntRange(0, 2).Draw(p.rt, "static") == 0 && c.version >= 5 {
 			c.static("one")
 		}

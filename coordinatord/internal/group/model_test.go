@@ -20,6 +20,7 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t)
 		w.m.config.MaxSize = rapid.IntRange(1, 5).Draw(rt, "max size")
+		w.m.config.InitialRebalanceDelay = rapid.SampledFrom([]time.Duration{3 * time.Second, 0}).Draw(rt, "initial delay")
 		p := &play{rt: rt, w: w}
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			p.step()
@@ -77,6 +78,7 @@ func (p *play) step() {
 func (p *play) newClient() *client {
 	c := p.w.client(rapid.SampledFrom(playGroups).Draw(p.rt, "group"))
 	c.version = int16(rapid.SampledFrom([]int{0, 3, 5, 9}).Draw(p.rt, "version"))
+	c.rebalance = rapid.SampledFrom([]int32{60000, 60000, 0, -1, -5, 700}).Draw(p.rt, "rebalance time-out")
 	c.protocols = rapid.SampledFrom([][]string{{"range"}, {"range", "rr"}, {"rr", "range"}, {"rr"}}).Draw(p.rt, "protocols")
 	if c.version >= 5 && rapid.Bool().Draw(p.rt, "static") {
 		c.static(rapid.SampledFrom([]string{"one", "two"}).Draw(p.rt, "instance"))
