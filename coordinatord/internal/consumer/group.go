@@ -107,12 +107,13 @@ func count(m map[string]int, key string, by int) {
 }
 
 // PreferredAssignor is the one that most members name, fallback when none does. Of equally liked ones the last by name wins,
-// which is uniform.
-func (c Counts) PreferredAssignor(fallback string) string {
+// which is uniform; but one that nobody had named before wins against those that members had named already, as in Apache Kafka.
+func (c Counts) PreferredAssignor(before Counts, fallback string) string {
 	best := fallback
 	most := 0
 	for name, n := range c.Assignors {
-		if n > most || n == most && name > best {
+		isNew, bestIsNew := before.Assignors[name] == 0, before.Assignors[best] == 0
+		if n > most || n == most && (isNew && !bestIsNew || isNew == bestIsNew && name > best) {
 			best, most = name, n
 		}
 	}

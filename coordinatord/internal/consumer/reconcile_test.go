@@ -119,7 +119,7 @@ func TestCounts(t *testing.T) {
 		for _, m := range tt.members {
 			c = c.With(nil, m)
 		}
-		if c.Homogeneous() != tt.homogeneous || c.PreferredAssignor("uniform") != tt.assignor {
+		if c.Homogeneous() != tt.homogeneous || c.PreferredAssignor(c, "uniform") != tt.assignor {
 			t.Errorf("%s: %+v", tt.name, c)
 		}
 		for _, m := range tt.members {
@@ -127,6 +127,21 @@ func TestCounts(t *testing.T) {
 		}
 		if c.Members != 0 || len(c.Topics)+len(c.Regexes)+len(c.Assignors) != 0 {
 			t.Errorf("%s, afterwards: %+v", tt.name, c)
+		}
+	}
+}
+
+// TestPreferredAssignorOfEquallyLiked: one that is named for the first time wins, as long as the request is being decided that names it.
+func TestPreferredAssignorOfEquallyLiked(t *testing.T) {
+	name := func(s string) *string { return &s }
+	for _, tt := range []struct{ has, names, now, later string }{
+		{"uniform", "range", "range", "uniform"},
+		{"range", "uniform", "uniform", "uniform"},
+	} {
+		before := NewGroup("g").Counts.With(nil, &Member{ID: "a", Assignor: name(tt.has)})
+		after := before.With(nil, &Member{ID: "b", Assignor: name(tt.names)})
+		if now, later := after.PreferredAssignor(before, "uniform"), after.PreferredAssignor(after, "uniform"); now != tt.now || later != tt.later {
+			t.Errorf("%s against %s: %s, later %s", tt.names, tt.has, now, later)
 		}
 	}
 }

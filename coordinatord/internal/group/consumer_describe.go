@@ -36,7 +36,7 @@ func (m *Machine) describeConsumerGroups(c *DescribeConsumerGroups) []kmsg.Consu
 func (m *Machine) describeConsumerGroup(g *consumerGroup) kmsg.ConsumerGroupDescribeResponseGroup {
 	d := kmsg.NewConsumerGroupDescribeResponseGroup()
 	d.Group, d.State, d.Epoch, d.AssignmentEpoch = g.ID, g.State(), g.Epoch, g.TargetEpoch
-	d.AssignorName = g.Counts.PreferredAssignor(m.config.Consumer.Assignors[0])
+	d.AssignorName = g.Counts.PreferredAssignor(g.Counts, m.config.Consumer.Assignors[0])
 	for _, mem := range g.SortedMembers() {
 		x := kmsg.NewConsumerGroupDescribeResponseGroupMember()
 		x.MemberID, x.MemberEpoch, x.InstanceID, x.RackID = mem.ID, mem.Epoch, mem.InstanceID, mem.RackID

@@ -62,7 +62,7 @@ func (m *Machine) memberHeartbeat(now time.Time, c *ConsumerHeartbeat, out *Effe
 		return nil, err
 	}
 	fallback := m.config.Consumer.Assignors[0]
-	reassign := r.state.Counts.PreferredAssignor(fallback) != u.counts.PreferredAssignor(fallback)
+	reassign := r.state.Counts.PreferredAssignor(r.state.Counts, fallback) != u.counts.PreferredAssignor(r.state.Counts, fallback)
 	u.subscribed = named || regex != regexSame
 	r.raiseEpoch(u, named || regex == regexResolvedAlready || reassign)
 	epoch, target, err := r.plan(u)

@@ -241,7 +241,7 @@ func (r *round) plan(u *update) (int32, assignor.Partitions, error) {
 	if !placed {
 		members = append(members, u.after)
 	}
-	name := u.counts.PreferredAssignor(r.m.config.Consumer.Assignors[0])
+	name := u.counts.PreferredAssignor(r.state.Counts, r.m.config.Consumer.Assignors[0])
 	planned, err := r.state.Plan(r.m.image, members, u.counts.Homogeneous(), assignor.ByName(name), r.targetOf)
 	if err != nil {
 		return 0, nil, errcode.UnknownServerError.Errorf("Failed to compute a new target assignment for epoch %d: %v", u.epoch, err)
