@@ -35,7 +35,7 @@ func (m *Machine) consumerHeartbeat(now time.Time, c *ConsumerHeartbeat, out *Ef
 func (m *Machine) memberHeartbeat(now time.Time, c *ConsumerHeartbeat, out *Effects) (*kmsg.ConsumerGroupHeartbeatResponse, error) {
 	req := c.Request
 	joins := req.MemberEpoch == consumer.Joining
-	r, err := m.openRound(now, req.Group, joins)
+	r, err := m.openRound(now, req.Group, joins, out)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ type round struct {
 }
 
 // openRound begins a change of a group. With create the group is made when it is not there, or a classic group converted.
-func (m *Machine) openRound(now time.Time, id string, create bool) (*round, error) {
+func (m *Machine) openRound(now time.Time, id string, create bool, out *Effects) (*round, error) {
 	if !create {
 		if m.find(id) == nil {
 			return nil, errcode.GroupIdNotFound.Errorf("Consumer group %s not found.", id)
@@ -41,7 +41,7 @@ func (m *Machine) openRound(now time.Time, id string, create bool) (*round, erro
 	case *consumerGroup:
 		return &round{m: m, now: now, g: g, state: g.Group}, nil
 	case *Group:
-		return m.upgrade(now, g)
+		return m.upgrade(now, g, out)
 	}
 	g := newConsumerGroup(id)
 	return &round{m: m, now: now, g: g, state: g.Group}, nil

@@ -15,11 +15,13 @@ import (
 	"chancery/services/kafka/grouprecord"
 )
 
-var errCustomAssignor = errors.New("a custom assignor is in use, whose data in the assignment would be lost")
+var errCustomAssignor = errors.New("an unsupported custom assignor is in use. Please refer to the documentation or switch to a default " +
+	"assignor before re-attempting the upgrade")
 
 // upgrade begins a change that turns a classic group into a consumer group. An empty one is just replaced; the members of
-// another one go on with the classic protocol, with what they have, at their generation as epoch.
-func (m *Machine) upgrade(now time.Time, old *Group) (*round, error) {
+// another one go on with the classic protocol, with what they have, at their generation as epoch. As in Apache Kafka, those who wait
+// in a rebalance are told to come again also when it then turns out that the group cannot be converted.
+func (m *Machine) upgrade(now time.Time, old *Group, out *Effects) (*round, error) {
 	g := newConsumerGroup(old.id)
 	r := &round{m: m, now: now, g: g, state: g.Group, converted: old}
 	r.records = append(r.records, groupTombstone(old))
@@ -35,6 +37,10 @@ func (m *Machine) upgrade(now time.Time, old *Group) (*round, error) {
 		converted, err := m.upgradeMember(old, mem)
 		if err != nil {
 			m.config.Logger.Warn("classic group cannot become a consumer group", slog.String("group", old.id), slog.Any("error", err))
+			for _, mem := range old.order {
+				m.answerJoin(old, mem, joinError(mem.id, errcode.RebalanceInProgress), out)
+				m.answerSync(mem, syncError(errcode.RebalanceInProgress), out)
+			}
 			return nil, errcode.GroupIdNotFound.Errorf("Cannot upgrade classic group %s to consumer group because %s.", old.id, whyNot(err))
 		}
 		scratch.Apply(g.DescriptionRecord(converted))

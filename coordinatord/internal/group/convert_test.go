@@ -164,6 +164,30 @@ func TestConversionsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestRefusedConversionAsksWhoWaitsToComeAgain: as in Apache Kafka, and they can.
+func TestRefusedConversionAsksWhoWaitsToComeAgain(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	a := w.client("g").alone("x") // an assignment that nobody can read
+	b := w.client("g")
+	waiting := b.sendJoin()
+	w.code("the consumer's join", int16(w.modern("g", "c", "t").try()), errcode.GroupIdNotFound)
+	w.code("who waits", reply[*kmsg.JoinGroupResponse](w, waiting).ErrorCode, errcode.RebalanceInProgress)
+	w.state("g", "PreparingRebalance")
+	b.id = reply[*kmsg.JoinGroupResponse](w, waiting).MemberID
+	b.sendJoin()
+	a.sendJoin()
+	a.joined()
+	b.joined()
+	follower := a
+	if a.leader {
+		follower = b
+	}
+	waiting = follower.sendSync(nil)
+	w.code("another join", int16(w.modern("g", "c", "t").try()), errcode.GroupIdNotFound)
+	w.code("who waits for the leader", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.RebalanceInProgress)
+}
+
 func TestEmptyGroupsAreReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.topics(map[string]int{"t": 1})
