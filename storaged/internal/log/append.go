@@ -238,7 +238,13 @@ func (a *appender) prepare(h recordbatch.Header) error {
 	if err := a.flush(); err != nil {
 		return err
 	}
-	if err := a.log.rollAt(max(h.BaseOffset(), a.log.logEnd)); err != nil {
+	// The next segment begins where this one ends, though the cleaner may have been at work where the batch comes from and it
+	// begins later: recovery takes a gap between segments for a loss.
+	base := a.log.logEnd
+	if h.LastOffset()-base > math.MaxInt32 {
+		base = max(h.BaseOffset(), base)
+	}
+	if err := a.log.rollAt(base); err != nil {
 		return err
 	}
 	a.take(a.log.active())

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"time"
@@ -92,6 +93,38 @@ func TestGapsOfTheCleaner(t *testing.T) {
 			t.Errorf("%s: the log ends at %d, want %d", c.name, end, c.end)
 		}
 		f.Abandon()
+	}
+}
+
+// TestCopyOfACompactedLog copies a log that was compacted, as followers and moves between disks do. The topic is not compacted any more, and
+// no cleaner has been at the copy: a crash before its first checkpoint must not cut it where records are missing.
+func TestCopyOfACompactedLog(t *testing.T) {
+	f := newFixture(t, t.TempDir(), func(o *Options) { o.Config.SegmentBytes = 200 })
+	offset := int64(0)
+	for range 12 {
+		batch := makeBatch(t, offset, 1, spec{records: 2, bytes: 30, timestamp: 5})
+		if err := f.AppendAsFollower(buffers(batch, len(batch))); err != nil {
+			t.Fatal(err)
+		}
+		offset += 7
+	}
+	want := f.all(0)
+	if len(f.Segments()) < 3 {
+		t.Fatalf("%+v", f.Segments())
+	}
+	f.Abandon()
+	f.o.CleanShutdown, f.o.RecoveryPoint = false, 0
+	f.open()
+	if got := f.all(0); !bytes.Equal(got, want) || f.LogEndOffset() != 11*7+2 {
+		t.Fatalf("%d of %d bytes are left, the log ends at %d", len(got), len(want), f.LogEndOffset())
+	}
+	// Positions in indexes have 31 bits.
+	far := makeBatch(t, f.LogEndOffset()+1<<31, 1, spec{bytes: 10})
+	if err := f.AppendAsFollower(buffers(far, len(far))); err != nil {
+		t.Fatal(err)
+	}
+	if s := f.Segments(); s[len(s)-1].BaseOffset != 79+1<<31 {
+		t.Fatalf("%+v", s[len(s)-1])
 	}
 }
 
