@@ -57,7 +57,7 @@ func refuseSecond(t *testing.T, dir string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	second := exec.CommandContext(ctx, testkit.Binary(t), "all", "--data", dir, "--kafka-listen", testkit.FreeAddress(t))
+	second := exec.CommandContext(ctx, testkit.Binary(t), "all", "--data", dir, "--kafka-listen", testkit.FreeAddress(t), "--set", "admin.listeners="+testkit.FreeAddress(t))
 	out, err := second.CombinedOutput()
 	if want := filepath.Join(dir, "metadata", ".lock") + " is locked: another process uses the directory"; err == nil || !strings.Contains(string(out), want) {
 		t.Errorf("a second process with the same data: %v, no %q in:\n%s", err, want, out)
