@@ -327,7 +327,7 @@ func BenchmarkTierProduce(b *testing.B) {
 
 				c.uncopied(b, cl, fmt.Sprint("bulk-", i))
 				before := store.Stats().BytesIn
-				alter(b, cl, fmt.Sprint("bulk-", i), map[string]string{"remote.log.copy.disable": "false"})
+				tier(b, cl, fmt.Sprint("bulk-", i))
 				one, took = p99()
 				copying += one
 				copiedPerSecond += float64(store.Stats().BytesIn-before) / took.Seconds()
@@ -359,11 +359,13 @@ func readOn(ctx context.Context, b *testing.B, cl *kgo.Client, topic kadm.TopicI
 	}
 }
 
-// uncopied makes a topic whose closed segments wait to be copied.
+// uncopied makes a topic with segments that could be copied, but for remote.storage.enable.
 func (c benchCluster) uncopied(b *testing.B, cl *kgo.Client, topic string) {
 	b.Helper()
-	c.topic(b, cl, topic)
-	alter(b, cl, topic, map[string]string{"remote.log.copy.disable": "true"})
+	resp, err := kadm.NewClient(cl).CreateTopic(b.Context(), 1, 1, map[string]*string{"segment.bytes": set(strconv.Itoa(tierBenchSegmentBytes))}, topic)
+	if err != nil || resp.Err != nil {
+		b.Fatal(err, resp.Err)
+	}
 	value := make([]byte, tierBenchBatchBytes-1000)
 	for sent := 0; sent < tierBenchBytes+tierBenchSegmentBytes/2; {
 		var records []*kgo.Record
@@ -377,13 +379,10 @@ func (c benchCluster) uncopied(b *testing.B, cl *kgo.Client, topic string) {
 	}
 }
 
-func alter(b *testing.B, cl *kgo.Client, topic string, configs map[string]string) {
+// tier lets the segments of a topic be copied.
+func tier(b *testing.B, cl *kgo.Client, topic string) {
 	b.Helper()
-	var list []kadm.AlterConfig
-	for name, value := range configs {
-		list = append(list, kadm.AlterConfig{Name: name, Value: &value})
-	}
-	resp, err := kadm.NewClient(cl).AlterTopicConfigs(b.Context(), list, topic)
+	resp, err := kadm.NewClient(cl).AlterTopicConfigs(b.Context(), []kadm.AlterConfig{{Name: "remote.storage.enable", Value: set("true")}}, topic)
 	if err != nil || resp[0].Err != nil {
 		b.Fatal(err, resp)
 	}
