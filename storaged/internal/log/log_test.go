@@ -512,3 +512,23 @@ func TestOpenKafkas(t *testing.T) {
 		}
 	}
 }
+
+// TestTimesWithoutATimeIndex breaks the time index of an old segment: the records themselves tell.
+func TestTimesWithoutATimeIndex(t *testing.T) {
+	f := newFixture(t, t.TempDir(), func(o *Options) { o.Config.SegmentBytes = 200 })
+	for i := range 6 {
+		f.append(1, spec{bytes: 100, timestamp: int64(100 - 10*i)})
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, segmentPath(f.dir, 0, timeIndexSuffix), make([]byte, 5))
+	f.o.CleanShutdown = true
+	f.open()
+	if got, ok, err := f.OffsetOfMaxTimestamp(); err != nil || !ok || got.Offset != 0 || got.Timestamp != 100 {
+		t.Fatal(got, ok, err)
+	}
+	if got, ok, err := f.OffsetForTimestamp(100); err != nil || !ok || got.Offset != 0 {
+		t.Fatal(got, ok, err)
+	}
+}

@@ -126,12 +126,35 @@ func (l *Log) maxTimeOf(s *segment) (timestamp, offset int64, err error) {
 		return -1, 0, nil
 	}
 	defer v.close()
-	if err := l.loadIndexes(s); err != nil {
+	switch err := l.loadIndexes(s); {
+	case errors.Is(err, errIndex):
+		return v.newestBatch()
+	case err != nil:
 		return -1, 0, v.readError(err)
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return s.maxTime, s.maxTimeOffset, nil
+}
+
+// newestBatch finds the first batch with the segment's largest timestamp in the records themselves.
+func (v *segmentView) newestBatch() (timestamp, offset int64, err error) {
+	if err := v.prepare(); err != nil {
+		return -1, 0, v.readError(err)
+	}
+	scan := scanner{file: v.file, end: v.size, buf: make([]byte, scanBytes)}
+	for timestamp = -1; ; {
+		h, err := scan.next()
+		if err != nil {
+			return -1, 0, v.readError(err)
+		}
+		if h == nil {
+			return timestamp, offset, nil
+		}
+		if t := newestIn(h); t > timestamp {
+			timestamp, offset = t, h.LastOffset()
+		}
+	}
 }
 
 // viewOfSegment is viewOf for a segment that may have been deleted: then it is false.
