@@ -199,6 +199,33 @@ func TestCleanOpenOfOddFiles(t *testing.T) {
 	}
 }
 
+// TestTransactionIndexOfAnOldSegment breaks the index of aborted transactions of a closed segment: it is made anew at the next start, or
+// nobody could read committed records there any more.
+func TestTransactionIndexOfAnOldSegment(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		f := newFixture(t, t.TempDir(), nil)
+		f.append(1, spec{pid: 3, txn: true})
+		f.marker(1, 3, 0, recordbatch.Abort)
+		if err := f.Roll(); err != nil {
+			t.Fatal(err)
+		}
+		f.append(1, spec{})
+		want, err := f.AbortedTransactions(0, 3)
+		if err != nil || len(want) != 1 {
+			t.Fatal(want, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		write(t, segmentPath(f.dir, 0, txnIndexSuffix), make([]byte, 7))
+		f.o.CleanShutdown, f.o.RecoveryPoint = clean, 3
+		f.open()
+		if got, err := f.AbortedTransactions(0, 3); err != nil || !slices.Equal(got, want) || f.LogEndOffset() != 3 {
+			t.Fatalf("clean %v: %v %v, the log ends at %d", clean, got, err, f.LogEndOffset())
+		}
+	}
+}
+
 // TestSwap: the cleaner's new segments replace the old ones if they were all there.
 func TestSwap(t *testing.T) {
 	f := newFixture(t, t.TempDir(), func(o *Options) { o.Config.SegmentBytes = 500 })

@@ -38,13 +38,18 @@ func (l *Log) load(clean bool) error {
 			return err
 		}
 	}
-	if !clean {
+	upTo := l.recoveryPoint
+	if clean {
+		upTo = l.active().base
+	} else {
 		// What a process that crashed has written may not be durable yet, the names of its files among it.
 		l.dirDirty, l.epochsDirty, l.metadataDirty = true, true, true
-		from, err := l.soundUpTo(l.recoveryPoint)
-		if err != nil {
-			return err
-		}
+	}
+	from, err := l.soundUpTo(upTo)
+	if err != nil {
+		return err
+	}
+	if !clean || from < upTo {
 		if err := l.recoverFrom(from); err != nil {
 			return err
 		}
@@ -266,8 +271,8 @@ func (l *Log) rebuildEpochs() error {
 	return nil
 }
 
-// soundUpTo is where recovery has to begin after an unclean stop: at the recovery point, or at the first segment before it whose
-// transaction index is broken, since it can be built only from the records. Kafka checks it at the same moment.
+// soundUpTo is where recovery has to begin: at the recovery point, or at the first segment before it whose transaction index is broken,
+// since it can be built only from the records. Kafka checks it at each start, too.
 func (l *Log) soundUpTo(recoveryPoint int64) (int64, error) {
 	for _, s := range l.segments[:max(0, l.segmentAt(recoveryPoint))] {
 		_, err := loadAbortedTxns(l.fs, s.path(txnIndexSuffix), s.base)
