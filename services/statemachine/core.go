@@ -83,6 +83,9 @@ func (c *core[C, R, A]) decide(now time.Time, command C, caller chan outcome[A])
 func (c *core[C, R, A]) carryOut(now time.Time) {
 	e := &c.effects
 	if len(e.records) > 0 {
+		for i := range e.after {
+			e.after[i].wrote = true
+		}
 		c.enqueue(now, e.records, e.split)
 		for _, r := range e.records {
 			c.machine.Apply(r)
@@ -201,7 +204,8 @@ func (c *core[C, R, A]) flush(now time.Time) (run [][]byte, end int64, ok bool) 
 	}
 	size := 0
 	for _, b := range c.batches {
-		if len(run) == maxRunBatches || len(run) > 0 && size+b.builder.Size() > maxRunBytes {
+		// One that may be too large for the log goes alone, so that the others are not refused with it.
+		if len(run) == maxRunBatches || len(run) > 0 && (size+b.builder.Size() > maxRunBytes || c.tooLarge(b) || c.tooLarge(c.batches[0])) {
 			break
 		}
 		bytes, err := b.builder.Build()
@@ -236,24 +240,44 @@ func (c *core[C, R, A]) appended(now time.Time, base int64) {
 	c.carryOut(now)
 }
 
+// tooLarge says whether a batch is larger than the log is known to take: the batch of one command that has written so much.
+func (c *core[C, R, A]) tooLarge(b *batch[R, A]) bool { return b.builder.Size() > c.maxBatchBytes }
+
 // refused takes back everything that was decided and is not durable: the batch in flight is not in the log, and what came
-// after it was decided in the belief that it would be.
+// after it was decided in the belief that it would be. When one command has written too much, the others may come again.
 func (c *core[C, R, A]) refused(now time.Time, reason errcode.Code) {
 	code := clientCode(reason)
+	others := code
+	if isTooLarge(reason) && len(c.batches) > 0 && c.tooLarge(c.batches[0]) {
+		others = errcode.CoordinatorNotAvailable
+	}
 	var records []R
-	for _, b := range c.batches {
+	var reasons []errcode.Code
+	for i, b := range c.batches {
+		own := others
+		if i == 0 {
+			own = code
+		}
+		for range b.records {
+			reasons = append(reasons, own)
+		}
 		records = append(records, b.records...)
-		c.failAnswers(b, code)
+		c.failAnswers(b, own, others)
 		c.builders = append(c.builders, b.builder)
 	}
 	c.batches, c.inFlight, c.queuedBytes = nil, 0, 0
 	c.stats.Rollbacks.Add(1)
-	c.machine.Rollback(now, records, code, &c.effects)
+	c.machine.Rollback(now, records, reasons, &c.effects)
 	c.carryOut(now)
 }
 
-func (c *core[C, R, A]) failAnswers(b *batch[R, A], code errcode.Code) {
+// failAnswers tells those who have written into a batch one code, and those who only waited for it another.
+func (c *core[C, R, A]) failAnswers(b *batch[R, A], wrote, waited errcode.Code) {
 	for i := range b.answers {
+		code := waited
+		if b.answers[i].wrote {
+			code = wrote
+		}
 		c.tell(b.answers[i].ticket, outcome[A]{err: code.Err()})
 	}
 	b.answers = nil
@@ -268,7 +292,7 @@ func (c *core[C, R, A]) tick(now time.Time) {
 	// The log does not answer. The callers are not kept waiting; their records stay on the way.
 	for _, b := range c.batches {
 		if len(b.answers) > 0 && !b.answerBy.After(now) {
-			c.failAnswers(b, errcode.CoordinatorNotAvailable)
+			c.failAnswers(b, errcode.CoordinatorNotAvailable, errcode.CoordinatorNotAvailable)
 		}
 	}
 }
@@ -299,8 +323,14 @@ func clientCode(reason errcode.Code) errcode.Code {
 		errcode.NotLeaderOrFollower, errcode.LeaderNotAvailable, errcode.BrokerNotAvailable, errcode.NetworkException,
 		errcode.KafkaStorageError, errcode.FencedLeaderEpoch, errcode.UnknownLeaderEpoch:
 		return errcode.CoordinatorNotAvailable
-	case errcode.MessageTooLarge, errcode.RecordListTooLarge, errcode.InvalidFetchSize:
+	}
+	if isTooLarge(reason) {
 		return errcode.UnknownServerError
 	}
 	return reason
+}
+
+// isTooLarge says that an append was refused for its size.
+func isTooLarge(reason errcode.Code) bool {
+	return reason == errcode.MessageTooLarge || reason == errcode.RecordListTooLarge || reason == errcode.InvalidFetchSize
 }

@@ -44,8 +44,8 @@ type Machine[C, R, A any] interface {
 	// Commit makes a record durable: reads of committed state see it from now on. It follows Apply, in the order of the log.
 	Commit(now time.Time, offset int64, r R, out *Effects[R, A])
 	// Rollback takes back the records that were applied and not committed: all of them, oldest first. None of them is in
-	// the log. The callers whose answers waited for them have been told.
-	Rollback(now time.Time, records []R, reason errcode.Code, out *Effects[R, A])
+	// the log. The callers whose answers waited for them have been told. Reasons has for each record what is to be told.
+	Rollback(now time.Time, records []R, reasons []errcode.Code, out *Effects[R, A])
 	// Loaded is called once, when the machine has been brought to the end of the log and is about to serve.
 	Loaded(now time.Time, out *Effects[R, A])
 	Timers[R, A]
@@ -103,6 +103,8 @@ type answer[A any] struct {
 	ticket Ticket
 	reply  A
 	code   errcode.Code
+	// wrote says that it is the answer to a command that has written records.
+	wrote bool
 }
 
 // Append wants a record written. The records of one call of the machine go into one batch.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,9 +30,13 @@ type add struct {
 	// read asks for the durable value, without a record.
 	read bool
 	many int
+	// wait asks for the newest value, when it is durable, without a record.
+	wait bool
+	// pad makes the record larger.
+	pad int
 }
 
-type sum struct{ by int }
+type sum struct{ by, pad int }
 
 type effects = Effects[sum, int]
 
@@ -42,14 +47,16 @@ func (m *register) Decide(now time.Time, t Ticket, c add, out *effects) {
 		m.due = now.Add(time.Minute)
 	case c.read:
 		out.AnswerNow(t, m.durable)
+	case c.wait:
+		out.Answer(t, m.newest)
 	case c.many > 0:
 		out.Split()
 		for range c.many {
-			out.Append(sum{c.by})
+			out.Append(sum{c.by, c.pad})
 		}
 		out.Answer(t, m.newest+c.many*c.by)
 	default:
-		out.Append(sum{c.by})
+		out.Append(sum{c.by, c.pad})
 		out.Answer(t, m.newest+c.by)
 	}
 }
@@ -58,7 +65,7 @@ func (m *register) Apply(r sum) { m.newest += r.by }
 
 func (m *register) Commit(_ time.Time, _ int64, r sum, _ *effects) { m.durable += r.by }
 
-func (m *register) Rollback(_ time.Time, _ []sum, _ errcode.Code, _ *effects) { m.newest = m.durable }
+func (m *register) Rollback(_ time.Time, _ []sum, _ []errcode.Code, _ *effects) { m.newest = m.durable }
 
 func (m *register) Loaded(time.Time, *effects) {}
 
@@ -76,7 +83,7 @@ type sumCodec struct{}
 
 func (sumCodec) Encode(dst []byte, r sum) ([]byte, int, bool) {
 	dst = append(dst, 'k')
-	return fmt.Append(dst, r.by), len(dst), true
+	return append(fmt.Append(dst, r.by), strings.Repeat(" ", r.pad)...), len(dst), true
 }
 
 func (sumCodec) Decode(_ recordbatch.Header, r *recordbatch.Record) (sum, bool, error) {
@@ -98,6 +105,8 @@ type fakeLog struct {
 	outcome func() error
 	loadErr error
 	gate    chan struct{}
+	// limit is the largest batch that it takes; 0 for none.
+	limit int
 }
 
 func (l *fakeLog) Load(ctx context.Context, each func(recordbatch.Header, *recordbatch.Record) error) (int64, error) {
@@ -135,6 +144,11 @@ func (l *fakeLog) Append(_ context.Context, batches [][]byte, end int64, done fu
 		base := l.end
 		if err == nil && end != base {
 			err = ErrOutcomeUnknown
+		}
+		for _, b := range batches {
+			if err == nil && l.limit > 0 && len(b) > l.limit {
+				err = errcode.MessageTooLarge.Err()
+			}
 		}
 		for _, b := range batches {
 			if err == nil {
@@ -235,6 +249,39 @@ func TestFailedAppendTakesEverythingBack(t *testing.T) {
 		}
 		if l.loads != 1 {
 			t.Fatalf("%d loads", l.loads)
+		}
+	})
+}
+
+// TestWhoWritesTooMuchFailsAlone: those whose commands were decided before are served, and those after may come again.
+func TestWhoWritesTooMuchFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		l := &fakeLog{limit: 400, outcome: func() error { <-gate; return nil }}
+		s := start(l)
+		defer s.Stop(t.Context())
+		const first, before, much, waits, after = 0, 1, 2, 3, 4
+		commands := []add{first: {by: 1}, before: {by: 1}, much: {by: 1, pad: 500}, waits: {wait: true}, after: {by: 1}}
+		codes := make([]errcode.Code, len(commands))
+		for i, c := range commands {
+			go func() {
+				_, err := s.Do(t.Context(), c)
+				codes[i] = errcode.Of(err)
+			}()
+			synctest.Wait()
+		}
+		for range 3 {
+			gate <- struct{}{}
+			synctest.Wait()
+		}
+		want := []errcode.Code{first: errcode.None, before: errcode.None, much: errcode.UnknownServerError,
+			waits: errcode.CoordinatorNotAvailable, after: errcode.CoordinatorNotAvailable}
+		if !slices.Equal(codes, want) {
+			t.Fatalf("%v, want %v", codes, want)
+		}
+		go func() { gate <- struct{}{} }()
+		if n, err := s.Do(t.Context(), add{by: 1}); n != 3 || err != nil {
+			t.Fatal(n, err)
 		}
 	})
 }

@@ -195,7 +195,7 @@ func (m *Machine) groupOf(r *Record, s *slot) anyGroup {
 }
 
 // Rollback takes back what was applied and not committed.
-func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code, out *Effects) {
+func (m *Machine) Rollback(now time.Time, records []*Record, reasons []errcode.Code, out *Effects) {
 	// Newest first, so that one change after the other is undone.
 	for _, r := range slices.Backward(records) {
 		if r.undo != nil {
@@ -203,12 +203,12 @@ func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code
 			r.undo = nil
 		}
 	}
-	for _, r := range records {
+	for i, r := range records {
 		if r.kind == offsetRecord {
 			m.offsets.Revert(r.groupID, r.key)
 		}
 		if s := m.groups[r.groupID]; s != nil && s.newest != s.durable {
-			m.abandon(s.newest, reason, out)
+			m.abandon(s.newest, reasons[i], out)
 			s.newest = s.durable
 			m.revive(now, s.newest, out)
 		} else if s != nil && r.kind == consumerRecord {
@@ -216,10 +216,10 @@ func (m *Machine) Rollback(now time.Time, records []*Record, reason errcode.Code
 		}
 		m.tidy(r.groupID)
 	}
-	for _, r := range slices.Backward(records) {
+	for i, r := range slices.Backward(records) {
 		m.takeBack(r)
 		if g, ok := r.group.(*Group); ok && r.settled != nil {
-			r.settled.rolledBack(m, now, g, reason, out)
+			r.settled.rolledBack(m, now, g, reasons[i], out)
 		}
 	}
 }

@@ -221,7 +221,7 @@ func (m *Machine) complete(now time.Time, t *Transaction, out *Effects) {
 }
 
 // Rollback takes back what was applied and not committed.
-func (m *Machine) Rollback(now time.Time, records []*Record, _ errcode.Code, _ *Effects) {
+func (m *Machine) Rollback(now time.Time, records []*Record, _ []errcode.Code, _ *Effects) {
 	for _, r := range records {
 		s := m.ids[r.id]
 		if s == nil {

@@ -127,7 +127,11 @@ func (p *Player[C, R, A]) Fail(code errcode.Code) {
 		w.answer = Answer[A]{Code: code}
 		p.tell(w)
 	}
-	p.Machine.Rollback(p.Now, records, code, &p.Effects)
+	reasons := make([]errcode.Code, len(records))
+	for i := range reasons {
+		reasons[i] = code
+	}
+	p.Machine.Rollback(p.Now, records, reasons, &p.Effects)
 	p.CarryOut()
 }
 

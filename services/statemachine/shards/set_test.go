@@ -27,7 +27,7 @@ type effects = statemachine.Effects[int, int]
 func (echo) Decide(_ time.Time, t statemachine.Ticket, c int, out *effects) { out.AnswerNow(t, c) }
 func (echo) Apply(int)                                                      {}
 func (echo) Commit(time.Time, int64, int, *effects)                         {}
-func (echo) Rollback(time.Time, []int, errcode.Code, *effects)              {}
+func (echo) Rollback(time.Time, []int, []errcode.Code, *effects)            {}
 func (echo) Loaded(time.Time, *effects)                                     {}
 func (echo) Due() time.Time                                                 { return time.Time{} }
 func (echo) Tick(time.Time, *effects)                                       {}

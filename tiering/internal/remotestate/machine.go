@@ -210,7 +210,7 @@ func (p *partition) update(r *remotelog.SegmentUpdate) {
 }
 
 // Rollback is part of statemachine.Machine.
-func (m *Machine) Rollback(_ time.Time, records []remotelog.Record, _ errcode.Code, _ *statemachine.Effects[remotelog.Record, Reply]) {
+func (m *Machine) Rollback(_ time.Time, records []remotelog.Record, _ []errcode.Code, _ *statemachine.Effects[remotelog.Record, Reply]) {
 	for _, r := range records {
 		if p := m.partitions[r.Of()]; p != nil {
 			p.pending = nil

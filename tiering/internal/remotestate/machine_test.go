@@ -131,7 +131,7 @@ func TestRollback(t *testing.T) {
 				}
 				pending = pending[min(1, n):]
 			case 1:
-				m.Rollback(time.Time{}, pending, errcode.NotEnoughReplicas, nil)
+				m.Rollback(time.Time{}, pending, nil, nil)
 				pending = nil
 			default:
 				id := rapid.Byte().Filter(func(b byte) bool { return b < 4 }).Draw(t, "id")
@@ -146,7 +146,7 @@ func TestRollback(t *testing.T) {
 				pending = append(pending, records...)
 			}
 		}
-		m.Rollback(time.Time{}, pending, errcode.NotEnoughReplicas, nil)
+		m.Rollback(time.Time{}, pending, nil, nil)
 		if got, want := fmt.Sprintf("%+v", state(m)), fmt.Sprintf("%+v", state(twin)); got != want {
 			t.Fatalf("got %s, want %s", got, want)
 		}
