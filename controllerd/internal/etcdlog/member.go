@@ -103,11 +103,25 @@ type Member struct {
 
 var _ metalog.Log = (*Member)(nil)
 
+// walSegmentBytes guards etcd's variable of that name, which all members of a process share.
+var walSegmentBytes sync.Mutex
+
+// setWALSegmentBytes sets the size of the log's files; 0 leaves it. A member that is started reads it, so nothing is written when
+// it has the size already.
+func setWALSegmentBytes(n int64) {
+	if n <= 0 {
+		return
+	}
+	walSegmentBytes.Lock()
+	defer walSegmentBytes.Unlock()
+	if wal.SegmentSizeBytes != n {
+		wal.SegmentSizeBytes = n
+	}
+}
+
 // Start starts a member. It does not wait for a quorum.
 func Start(c Config) (*Member, error) {
-	if c.WALSegmentBytes > 0 && wal.SegmentSizeBytes != c.WALSegmentBytes {
-		wal.SegmentSizeBytes = c.WALSegmentBytes
-	}
+	setWALSegmentBytes(c.WALSegmentBytes)
 	m := &Member{
 		logger:     c.Logger,
 		portless:   len(c.Voters) == 0 && c.JoinAddress == "",
