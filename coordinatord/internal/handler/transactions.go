@@ -184,6 +184,7 @@ func (h *Transactions) addPartitions(ctx context.Context, c call, req *kmsg.AddP
 func (h *Transactions) addToTransaction(ctx context.Context, c call, version int16, t *kmsg.AddPartitionsToTxnRequestTransaction) (kmsg.AddPartitionsToTxnResponseTransaction, error) {
 	answer := kmsg.NewAddPartitionsToTxnResponseTransaction()
 	answer.TransactionalID = t.TransactionalID
+	t.Topics = distinct(t.Topics)
 	var partitions []txn.Partition
 	for _, topic := range t.Topics {
 		for _, p := range topic.Partitions {
@@ -238,6 +239,29 @@ func (h *Transactions) addToTransaction(ctx context.Context, c call, version int
 		answer.Topics = append(answer.Topics, out)
 	}
 	return answer, nil
+}
+
+// distinct names every topic and partition once, and no topic without partitions.
+func distinct(topics []kmsg.AddPartitionsToTxnRequestTransactionTopic) []kmsg.AddPartitionsToTxnRequestTransactionTopic {
+	var once []kmsg.AddPartitionsToTxnRequestTransactionTopic
+	place := make(map[string]int, len(topics))
+	named := map[txn.Partition]bool{}
+	for _, topic := range topics {
+		for _, p := range topic.Partitions {
+			if named[txn.Partition{Topic: topic.Topic, Partition: p}] {
+				continue
+			}
+			named[txn.Partition{Topic: topic.Topic, Partition: p}] = true
+			i, ok := place[topic.Topic]
+			if !ok {
+				i = len(once)
+				place[topic.Topic] = i
+				once = append(once, kmsg.AddPartitionsToTxnRequestTransactionTopic{Topic: topic.Topic})
+			}
+			once[i].Partitions = append(once[i].Partitions, p)
+		}
+	}
+	return once
 }
 
 func (h *Transactions) add(ctx context.Context, c call, command *txn.Add) (errcode.Code, error) {

@@ -225,6 +225,12 @@ func TestAddPartitionsToTxnVersions(t *testing.T) {
 		if c := add("a"); len(c) != 1 || c[0] != errcode.None {
 			t.Fatalf("v%d: %v", version, c)
 		}
+		if c := add("a", "a"); len(c) != 1 || c[0] != errcode.None {
+			t.Fatalf("v%d: named twice: %v", version, c)
+		}
+		if c := add(); len(c) != 0 {
+			t.Fatalf("v%d: without partitions: %v", version, c)
+		}
 		p.ProducerEpoch++
 		want := errcode.ProducerFenced
 		if version < 2 {

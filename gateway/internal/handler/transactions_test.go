@@ -194,7 +194,8 @@ func TestWriteTxnMarkersGoWhereTheyBelong(t *testing.T) {
 		req := kmsg.NewPtrWriteTxnMarkersRequest()
 		req.Markers = []kmsg.WriteTxnMarkersRequestMarker{{ProducerID: 7, ProducerEpoch: 1, Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{
 			{Topic: "a", Partitions: []int32{0, 1, 9}}, {Topic: "none", Partitions: []int32{0}}, {Topic: "__consumer_offsets", Partitions: []int32{2, 5}},
-		}}, {ProducerID: 8, Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: "a", Partitions: []int32{0}}}}}
+		}}, {ProducerID: 8, Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: "a", Partitions: []int32{0}}, {Topic: "a"}}},
+			{ProducerID: 9, Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: "a"}}}}
 		r := c.ask(t, req, version).(*kmsg.WriteTxnMarkersResponse)
 		var got []errcode.Code
 		for _, m := range r.Markers {
@@ -208,7 +209,7 @@ func TestWriteTxnMarkersGoWhereTheyBelong(t *testing.T) {
 			errcode.None, errcode.NotLeaderOrFollower, errcode.UnknownTopicOrPartition, errcode.UnknownTopicOrPartition,
 			errcode.InvalidProducerEpoch, errcode.UnknownTopicOrPartition, errcode.None,
 		}
-		if !slices.Equal(got, want) || c.nodes[1].calls != 1 {
+		if len(r.Markers) != 2 || len(r.Markers[1].Topics) != 1 || !slices.Equal(got, want) || c.nodes[1].calls != 1 {
 			t.Fatalf("v%d: %v, want %v", version, got, want)
 		}
 	}

@@ -3,6 +3,7 @@ package handler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -64,6 +65,12 @@ func (h *Handlers) writeTxnMarkers(ctx context.Context, r *Request, q *kmsg.Writ
 	}
 	wg.Wait()
 	r.Waited += h.Now().Sub(began)
+	// As with Apache Kafka, nothing is said about markers that were for no partition.
+	for i := range resp.Markers {
+		m := &resp.Markers[i]
+		m.Topics = slices.DeleteFunc(m.Topics, func(t kmsg.WriteTxnMarkersResponseMarkerTopic) bool { return len(t.Partitions) == 0 })
+	}
+	resp.Markers = slices.DeleteFunc(resp.Markers, func(m kmsg.WriteTxnMarkersResponseMarker) bool { return len(m.Topics) == 0 })
 	return resp, nil
 }
 
