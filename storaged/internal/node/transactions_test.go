@@ -373,6 +373,29 @@ func TestUnknownEpochFencesNobody(t *testing.T) {
 }
 
 // TestMarkers: what markers do to the last stable offset and to readers, and which are refused.
+// TestCoordinatorIsHeardBeforeTheLogRefuses: what is wrong with the transaction counts more than what is wrong with the batch, and a
+// partition is added also for a batch that the log then refuses, as with Apache Kafka.
+func TestCoordinatorIsHeardBeforeTheLogRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, topic, f := txnCluster(t, 1)
+		f.answer = func(*kmsg.AddPartitionsToTxnRequestTransaction, string, int32) errcode.Code {
+			return errcode.TransactionAbortable
+		}
+		if r := produce(c.node(1), txnAppend(topic, 11, txnBatch(0, -1, "x"))); r.Error != errcode.TransactionAbortable {
+			t.Fatalf("%+v", r)
+		}
+		f.answer = allInTransaction
+		if r := produce(c.node(1), txnAppend(topic, 12, txnBatch(0, -1, "x"))); r.Error != errcode.InvalidRecord || f.requests() != 2 {
+			t.Fatalf("%+v after %d requests", r, f.requests())
+		}
+		bad := txnAppend(topic, 12, txnBatch(0, -1, "x"))
+		bad.TransactionalID = ""
+		if r := produce(c.node(1), bad); r.Error != errcode.InvalidRequest {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
 func TestMarkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, topic, _ := txnCluster(t, 1)

@@ -146,8 +146,11 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 	r.batches = append(r.batches, recordbatch.Batch{})
 	last := len(r.batches) - 1
 	if err := r.env.Codecs.Validate(req.Partitions[a.index].Records, &r.rules, &r.batches[last]); err != nil {
+		h := r.batches[last].Header()
 		r.batches = r.batches[:last]
-		r.refuse(a, err)
+		if !r.heardFirst(now, a, h) {
+			r.refuse(a, err)
+		}
 		return 0, false
 	}
 	h := r.batches[last].Header()
@@ -161,6 +164,20 @@ func (r *Replica) stage(now time.Time, a appendEvent, next int64) (size int, ok 
 	r.env.Metrics.BytesIn.Add(int64(h.Size()))
 	r.env.Metrics.MessagesIn.Add(int64(h.Count()))
 	return h.Size(), true
+}
+
+// heardFirst says that the coordinator of a transaction decides first about a batch that the log is going to refuse, as with Apache
+// Kafka: the append stands aside, or has been refused for what is known of its transaction.
+func (r *Replica) heardFirst(now time.Time, a appendEvent, h recordbatch.Header) bool {
+	if r.rules.Origin != recordbatch.FromClient || h.Magic() != recordbatch.Magic || !h.HasProducerID() || !h.IsTransactional() ||
+		h.ProducerID() == r.vouched.producerID {
+		return false
+	}
+	aside, err := r.standsAside(now, a, h)
+	if err != nil {
+		r.refuse(a, err)
+	}
+	return aside || err != nil
 }
 
 // admit checks what does not depend on the batch.
