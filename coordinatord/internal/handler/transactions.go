@@ -184,7 +184,9 @@ func (h *Transactions) addPartitions(ctx context.Context, c call, req *kmsg.AddP
 func (h *Transactions) addToTransaction(ctx context.Context, c call, version int16, t *kmsg.AddPartitionsToTxnRequestTransaction) (kmsg.AddPartitionsToTxnResponseTransaction, error) {
 	answer := kmsg.NewAddPartitionsToTxnResponseTransaction()
 	answer.TransactionalID = t.TransactionalID
-	t.Topics = distinct(t.Topics)
+	if t.VerifyOnly {
+		t.Topics = distinct(t.Topics)
+	}
 	var partitions []txn.Partition
 	for _, topic := range t.Topics {
 		for _, p := range topic.Partitions {
@@ -241,7 +243,7 @@ func (h *Transactions) addToTransaction(ctx context.Context, c call, version int
 	return answer, nil
 }
 
-// distinct names every topic and partition once, and no topic without partitions.
+// distinct names every topic and partition once, and no topic without partitions, as Apache Kafka answers to verifications.
 func distinct(topics []kmsg.AddPartitionsToTxnRequestTransactionTopic) []kmsg.AddPartitionsToTxnRequestTransactionTopic {
 	var once []kmsg.AddPartitionsToTxnRequestTransactionTopic
 	place := make(map[string]int, len(topics))

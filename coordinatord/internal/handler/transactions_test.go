@@ -225,11 +225,8 @@ func TestAddPartitionsToTxnVersions(t *testing.T) {
 		if c := add("a"); len(c) != 1 || c[0] != errcode.None {
 			t.Fatalf("v%d: %v", version, c)
 		}
-		if c := add("a", "a"); len(c) != 1 || c[0] != errcode.None {
+		if c := add("a", "a"); len(c) != 2 || c[0] != errcode.None || c[1] != errcode.None {
 			t.Fatalf("v%d: named twice: %v", version, c)
-		}
-		if c := add(); len(c) != 0 {
-			t.Fatalf("v%d: without partitions: %v", version, c)
 		}
 		p.ProducerEpoch++
 		want := errcode.ProducerFenced
@@ -243,9 +240,10 @@ func TestAddPartitionsToTxnVersions(t *testing.T) {
 		if version < 4 {
 			continue
 		}
-		verify := addRequest(version, p, "a", "__consumer_offsets")
+		verify := addRequest(version, p, "a", "__consumer_offsets", "a")
+		verify.Transactions[0].Topics = append(verify.Transactions[0].Topics, kmsg.AddPartitionsToTxnRequestTransactionTopic{Topic: "b"})
 		verify.Transactions[0].VerifyOnly = true
-		if c := addCodes(ask[*kmsg.AddPartitionsToTxnResponse](l, version, verify)); c[0] != errcode.None || c[1] != errcode.TransactionAbortable {
+		if c := addCodes(ask[*kmsg.AddPartitionsToTxnResponse](l, version, verify)); len(c) != 2 || c[0] != errcode.None || c[1] != errcode.TransactionAbortable {
 			t.Fatalf("v%d: %v", version, c)
 		}
 		verify.Transactions[0].TransactionalID = ""
