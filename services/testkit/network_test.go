@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"chancery/services/testkit/ports"
 )
 
 // TestNetworkCutsProcessesOff sends lines to an echo while either end is cut off, and after that.
@@ -72,6 +74,11 @@ func TestOwnersOfConnections(t *testing.T) {
 		outer := c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) })
 		return errors.Join(outer, err)
 	}}
+	own, err := ports.FreeRun(1) // one that the kernel gives to nobody else
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: own}
 	inodes := map[string]bool{}
 	for range 2 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -84,7 +91,6 @@ func TestOwnersOfConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		shared.LocalAddr = c.LocalAddr()
 		inode, err := inodeOf(c.LocalAddr(), c.RemoteAddr())
 		if err != nil || inodes[inode] || !hasSocket(os.Getpid(), inode) || hasSocket(os.Getppid(), inode) {
 			t.Errorf("socket %q: %v", inode, err)
