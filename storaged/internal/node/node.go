@@ -115,6 +115,9 @@ var (
 	_ replica.Host       = (*Node)(nil)
 )
 
+// keptLoops is how many goroutines wait for the next replica that has something to do.
+const keptLoops = 32
+
 // rackAwareSelector is the replica.selector.class that Kafka comes with.
 const rackAwareSelector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -172,6 +175,7 @@ func New(o Options) *Node {
 		Image:       func() metadata.Reader { return n.newest.Load() },
 		Metrics:     n.metrics,
 		Logger:      o.Logger,
+		Workers:     replica.NewWorkers(keptLoops),
 	}
 	n.fetchers = fetcher.New(fetcher.Config{
 		Self:         o.ID,
@@ -252,6 +256,7 @@ func (n *Node) Stop() {
 		}
 	})
 	n.checkpointLogs()
+	n.env.Workers.Close()
 }
 
 // brokerState is what the newest image says about a storage node.

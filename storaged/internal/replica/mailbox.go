@@ -36,7 +36,7 @@ func (r *Replica) post(e event) {
 	b.active = true
 	b.mu.Unlock()
 	if start {
-		go r.loop()
+		r.env.Workers.Go(r.loop)
 	}
 }
 

@@ -55,6 +55,8 @@ type Env struct {
 	Image   func() metadata.Reader
 	Metrics *Metrics
 	Logger  *slog.Logger
+	// Workers run the loops of replicas; nil makes a goroutine for each.
+	Workers *Workers
 	// Now is the node's clock; nil is the operating system's.
 	Now func() time.Time
 }
