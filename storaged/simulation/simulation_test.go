@@ -129,6 +129,29 @@ func TestFollowerBeginsInsideABatch(t *testing.T) {
 	}
 }
 
+// TestFollowerEndsInsideABatch: a follower that was cut to where the leader's log begins, inside a batch, has only records that the leader
+// has deleted. It takes the whole batch all the same.
+func TestFollowerEndsInsideABatch(t *testing.T) {
+	leader, follower := twoNodes(t)
+	appendTo(t, leader, 5)
+	follower.Take(key, 0, 0, &storage.FetchPartitionResult{
+		Records: storage.Records{Buffers: mem.BufferSlice{mem.SliceBuffer(batchOf(t, 3))}}, Diverging: storage.NoDivergence,
+	})
+	copyOnce(leader, follower, nil)
+	if code := leader.DeleteRecords(key, 3); code != errcode.None {
+		t.Fatal(code.Name())
+	}
+	copyOnce(leader, follower, nil)
+	if s := state(follower); s.Failed || s.LogStart != 3 || s.LogEnd != 5 {
+		t.Fatalf("%+v", s)
+	}
+	got, err := follower.Records(key, 3)
+	want, wantErr := leader.Records(key, 3)
+	if err != nil || wantErr != nil || !slices.Equal(got, want) {
+		t.Fatal("the logs are not equal", err, wantErr)
+	}
+}
+
 // TestSpoiledRecordsAreNotTaken: what a leader sends may be broken, which says nothing about the follower's own disk.
 func TestSpoiledRecordsAreNotTaken(t *testing.T) {
 	leader, follower := twoNodes(t)

@@ -60,22 +60,37 @@ func (r *Replica) copyIn(c *Copied) error {
 	if res.Diverging != storage.NoDivergence {
 		return r.cut(res.Diverging)
 	}
+	// What is here may all lie before the leader's start, inside the batch that comes: then the log is as good as empty.
+	if res.LogStartOffset == r.machine.LogEnd() {
+		if err := r.followStart(res.LogStartOffset); err != nil {
+			return err
+		}
+	}
 	if err := r.appendCopied(c); err != nil {
 		return err
 	}
 	if end := r.Log().LogEndOffset(); end != r.machine.LogEnd() || res.HighWatermark > r.machine.HighWatermark() {
 		r.apply(r.machine.Followed(end, res.HighWatermark))
 	}
-	if start := max(res.LogStartOffset, r.Log().LogStartOffset()); start > r.machine.LogStart() && start <= r.machine.LogEnd() {
-		if err := r.Log().SetLogStartOffset(start); err != nil {
-			return fmt.Errorf("move log start: %w", err)
-		}
-		r.startMoved()
+	if err := r.followStart(max(res.LogStartOffset, r.Log().LogStartOffset())); err != nil {
+		return err
 	}
 	if res.RemoteEndOffset != r.Log().RemoteEndOffset() {
 		r.Log().SetRemoteEndOffset(res.RemoteEndOffset)
 		r.publish()
 	}
+	return nil
+}
+
+// followStart lets the log begin where the leader's does, if that is not behind its end.
+func (r *Replica) followStart(start int64) error {
+	if start <= r.machine.LogStart() || start > r.machine.LogEnd() {
+		return nil
+	}
+	if err := r.Log().SetLogStartOffset(start); err != nil {
+		return fmt.Errorf("move log start: %w", err)
+	}
+	r.startMoved()
 	return nil
 }
 
