@@ -149,9 +149,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	s.node.Stop()
 	mark := s.dirs.MarkAsFound
 	if opened {
-		mark = func() error { return s.dirs.MarkClean(s.epoch.Load()) }
+		mark = s.dirs.MarkClean
 	}
-	return errors.Join(mark(), s.dirs.Close(), s.metrics.Unregister())
+	return errors.Join(mark(s.epoch.Load()), s.dirs.Close(), s.metrics.Unregister())
 }
 
 // Failed tells that the node cannot go on: no log directory works any more, or the controller is another cluster's.

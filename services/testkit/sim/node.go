@@ -362,8 +362,10 @@ func (w *World) kill(n *node) {
 func (w *World) stop(n *node) {
 	w.note("%s stops in order", n.name)
 	if n.core.AppliedOffset() < 0 {
-		// No log was opened: what a crash has left is still to be recovered.
-		n.cleanEpoch = n.foundEpoch
+		// No log was opened: what a crash has left is still to be recovered, and what was clean is still so.
+		if n.cleanEpoch = n.foundEpoch; n.foundEpoch >= 0 {
+			n.cleanEpoch = max(n.foundEpoch, n.epoch)
+		}
 	} else {
 		n.checkpoints = n.core.Stop()
 		w.checker.look(w, n)

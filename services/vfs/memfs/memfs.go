@@ -4,7 +4,8 @@
 //
 // A file's bytes are durable after Sync. Changes of names (files made, renamed, removed) are durable after SyncDir, in their
 // order, as journaling file systems keep them: a power loss keeps some first part of those since the last SyncDir, whichever
-// directory it named. What a file holds beyond its last Sync may survive, may be gone, be cut anywhere, or read as zeros.
+// directory it named. What a file holds beyond its last Sync may survive, may be gone, be cut anywhere, or read as zeros or as what was
+// there before.
 package memfs
 
 import (
@@ -290,7 +291,7 @@ func (n *inode) afterPowerLoss(draw func(n int) int) *inode {
 	data := n.durable
 	if same < len(n.data) || same < len(n.durable) {
 		at := same + draw(len(n.data)-same+1)
-		switch draw(4) {
+		switch draw(5) {
 		case 0: // nothing since the last sync
 		case 1: // everything
 			data = n.data
@@ -298,6 +299,8 @@ func (n *inode) afterPowerLoss(draw func(n int) int) *inode {
 			data = n.data[:at]
 		case 3: // the size is there, the bytes are not
 			data = append(slices.Clone(n.data[:at]), make([]byte, len(n.data)-at)...)
+		case 4: // what was there before is still there behind what has been written over it
+			data = append(slices.Clone(n.data[:at]), n.durable[min(at, len(n.durable)):]...)
 		}
 	}
 	return &inode{isDir: n.isDir, data: slices.Clone(data), durable: slices.Clone(data), modified: n.modified}

@@ -75,16 +75,26 @@ func TestCleanStopIsSeenOnce(t *testing.T) {
 	if !s.All()[0].Clean() || s.PreviousEpoch() != 42 {
 		t.Fatalf("clean %v, epoch %d", s.All()[0].Clean(), s.PreviousEpoch())
 	}
-	if err := s.MarkAsFound(); err != nil {
-		t.Fatal(err)
-	}
-	_ = s.Close()
-	if s = open(t, []string{dir}); !s.All()[0].Clean() || s.PreviousEpoch() != 42 {
-		t.Fatal("a stop before anything was opened lost the mark")
+	// The stop of a run that opened nothing: one that was never registered, and one of epoch 43, which the controller will ask for.
+	for _, epoch := range []int64{-1, 43} {
+		if err := s.MarkAsFound(epoch); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Close()
+		if s = open(t, []string{dir}); !s.All()[0].Clean() || s.PreviousEpoch() != max(42, epoch) {
+			t.Fatalf("a stop of epoch %d before anything was opened: clean %v, epoch %d", epoch, s.All()[0].Clean(), s.PreviousEpoch())
+		}
 	}
 	_ = s.Close()
 	if s = open(t, []string{dir}); s.All()[0].Clean() {
 		t.Fatal("the mark was seen twice")
+	}
+	if err := s.MarkAsFound(44); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Close()
+	if s = open(t, []string{dir}); s.All()[0].Clean() {
+		t.Fatal("what was not clean has become so")
 	}
 }
 

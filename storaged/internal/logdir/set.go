@@ -363,12 +363,13 @@ func (s *Set) MarkClean(brokerEpoch int64) error {
 }
 
 // MarkAsFound leaves the marks as they were found, for a stop before any log was opened: what a crash has left is still to be
-// recovered.
-func (s *Set) MarkAsFound() error {
+// recovered. What was clean is so after this run as well, whose epoch is the one that the controller will compare; it is below 0 for
+// a run that was never registered.
+func (s *Set) MarkAsFound(brokerEpoch int64) error {
 	var errs []error
 	for _, d := range s.Online() {
 		if d.clean {
-			errs = append(errs, writeCleanShutdown(d.path, d.epoch))
+			errs = append(errs, writeCleanShutdown(d.path, max(d.epoch, brokerEpoch)))
 		}
 	}
 	return errors.Join(errs...)
