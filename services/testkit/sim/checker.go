@@ -263,6 +263,11 @@ func (c *checker) commit(w *World, n *node, k simulation.Key, t *truth, l *copie
 	for offset := int64(len(t.committed)); offset < s.HighWatermark; offset++ {
 		r := l.records[offset]
 		t.committed = append(t.committed, r)
+		if offset < l.start && t.unclean >= 0 {
+			// One that was elected out of sync has deleted what the one before it did not have.
+			t.deleted = max(t.deleted, offset+1)
+			continue
+		}
 		w.report.Committed++
 		if r.index == 0 {
 			c.commitBatch(w, k, t, r.batch, offset)
