@@ -12,22 +12,28 @@ type alarm struct {
 	// deadline off, which every heartbeat does, then costs nothing until the old time has come.
 	due    time.Time
 	queued time.Time
+	// turn orders alarms that are due at the same time: whichever was set first. queuedTurn belongs to queued.
+	turn, queuedTurn uint64
 	// index is the place in the heap plus 1; 0 while it is not there.
 	index int
 }
 
 // alarms is the queue of all alarms of a machine.
-type alarms struct{ heap alarmHeap }
+type alarms struct {
+	heap  alarmHeap
+	turns uint64
+}
 
 // set makes an alarm due at a time, whatever it was before.
 func (q *alarms) set(a *alarm, due time.Time) {
-	a.due = due
+	q.turns++
+	a.due, a.turn = due, q.turns
 	switch {
 	case a.index == 0:
-		a.queued = due
+		a.queued, a.queuedTurn = due, a.turn
 		heap.Push(&q.heap, a)
-	case due.Before(a.queued):
-		a.queued = due
+	case !due.After(a.queued):
+		a.queued, a.queuedTurn = due, a.turn
 		heap.Fix(&q.heap, a.index-1)
 	}
 }
@@ -52,8 +58,8 @@ func (q *alarms) next() time.Time {
 func (q *alarms) pop(now time.Time) *alarm {
 	for len(q.heap) > 0 && !q.heap[0].queued.After(now) {
 		a := q.heap[0]
-		if a.due.After(now) {
-			a.queued = a.due
+		if a.due.After(a.queued) {
+			a.queued, a.queuedTurn = a.due, a.turn
 			heap.Fix(&q.heap, 0)
 			continue
 		}
@@ -66,8 +72,14 @@ func (q *alarms) pop(now time.Time) *alarm {
 
 type alarmHeap []*alarm
 
-func (h alarmHeap) Len() int           { return len(h) }
-func (h alarmHeap) Less(i, j int) bool { return h[i].queued.Before(h[j].queued) }
+func (h alarmHeap) Len() int { return len(h) }
+
+func (h alarmHeap) Less(i, j int) bool {
+	if !h[i].queued.Equal(h[j].queued) {
+		return h[i].queued.Before(h[j].queued)
+	}
+	return h[i].queuedTurn < h[j].queuedTurn
+}
 
 func (h alarmHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]

@@ -58,8 +58,8 @@ func (r *round) finish(out *Effects) {
 		// The members that wait are told to join again, to the group as it is now.
 		r.m.abandon(r.converted, errcode.RebalanceInProgress, out)
 		r.m.config.Logger.Info("classic group is a consumer group now", slog.String("group", r.g.ID), slog.Int("members", len(r.state.Members)))
-		for id, mem := range r.state.Members {
-			r.m.alarms.set(&r.m.alarmsOf(r.g, id).session, r.now.Add(sessionTimeout(mem, r.m.settingsOf(r.g.ID))))
+		for _, mem := range r.state.SortedMembers() {
+			r.m.alarms.set(&r.m.alarmsOf(r.g, mem.ID).session, r.now.Add(sessionTimeout(mem, r.m.settingsOf(r.g.ID))))
 		}
 	}
 	for _, record := range r.records {

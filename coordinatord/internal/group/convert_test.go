@@ -188,6 +188,21 @@ func TestRefusedConversionAsksWhoWaitsToComeAgain(t *testing.T) {
 	w.code("who waits for the leader", reply[*kmsg.SyncGroupResponse](w, waiting).ErrorCode, errcode.RebalanceInProgress)
 }
 
+// TestSessionsThatEndTogether: those who were in the group first go first, so that the group does not become a classic one for members
+// who are gone, too.
+func TestSessionsThatEndTogether(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	old := w.client("g")
+	old.session = 45000
+	old.alone(w.assigned(0, 1))
+	w.modern("g", "a", "t").beat()
+	w.After(45 * time.Second)
+	if d := w.describeConsumers("g"); d.State != "Empty" || len(d.Members) != 0 {
+		t.Fatalf("%+v", d)
+	}
+}
+
 func TestEmptyGroupsAreReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.topics(map[string]int{"t": 1})

@@ -284,9 +284,13 @@ func (m *Machine) Loaded(now time.Time, out *Effects) {
 // Due is when Tick has something to do.
 func (m *Machine) Due() time.Time { return m.alarms.next() }
 
-// Tick fires the alarms that are due.
+// Tick fires the alarms that are due, up to one that has records written: the next one must see what they change.
 func (m *Machine) Tick(now time.Time, out *Effects) {
-	for a := m.alarms.pop(now); a != nil; a = m.alarms.pop(now) {
+	for len(out.Records()) == 0 {
+		a := m.alarms.pop(now)
+		if a == nil {
+			return
+		}
 		a.fire(now, out)
 	}
 }
