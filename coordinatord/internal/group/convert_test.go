@@ -219,6 +219,9 @@ func TestEmptyGroupsAreReplaced(t *testing.T) {
 	back.id = "somebody"
 	back.sendJoin()
 	w.code("a member of a group that is not there", reply[*kmsg.JoinGroupResponse](w, back.ticket).ErrorCode, errcode.UnknownMemberId)
+	if d := w.describeConsumers("g"); errcode.Code(d.ErrorCode) != errcode.GroupIdNotFound {
+		t.Fatalf("the empty group is still there: %+v", d)
+	}
 	w.client("g").alone("x")
 	w.state("g", "Stable")
 	if f := w.fetch("g", "t", 0, true); f.Offset != 7 {

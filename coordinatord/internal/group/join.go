@@ -71,11 +71,12 @@ func (m *Machine) join(now time.Time, t Ticket, c *Join, out *Effects) {
 	g, _ := m.find(req.Group).(*Group)
 	isNew := g == nil
 	if isNew {
+		// An empty consumer group goes, also for a member that is refused, as in Apache Kafka. Its offsets stay.
+		m.deleteConsumerGroup(consumers, out)
 		if req.MemberID != "" {
 			out.Answer(t, joinError(req.MemberID, errcode.UnknownMemberId))
 			return
 		}
-		m.deleteConsumerGroup(consumers, out)
 		g = m.create(now, req.Group)
 	}
 	protocols := protocolsOf(req)
