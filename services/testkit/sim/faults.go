@@ -241,7 +241,11 @@ func (w *World) killController() bool {
 	wasActive := c.active && c.epoch == w.quorum.epoch
 	w.end(&c.process)
 	c.active = false
-	w.after(w.between(100*time.Millisecond, 5*time.Second), func() { w.start(&c.process) })
+	w.after(w.between(100*time.Millisecond, 5*time.Second), func() {
+		if !c.up {
+			w.start(&c.process)
+		}
+	})
 	if wasActive {
 		w.after(w.between(200*time.Millisecond, 2*time.Second), w.takeOver)
 	}
