@@ -286,10 +286,15 @@ func longestSegment(c *configdef.Topic) time.Duration {
 func (l *Log) waitedForRoll(s *segment, timestamp int64) (time.Duration, error) {
 	if s.firstTime == noFirstTime && s.size > 0 {
 		h, err := l.headerAt(s, 0)
-		if err != nil {
+		switch {
+		case err == nil:
+			s.firstTime = h.MaxTimestamp()
+		case errcode.Of(err) == errcode.CorruptMessage:
+			// What is behind it is as good as before, and so is the disk for new records: the machine's clock has to do.
+			s.firstTime = recordbatch.NoTimestamp
+		default:
 			return 0, l.fail("read the first batch", err)
 		}
-		s.firstTime = h.MaxTimestamp()
 	}
 	if s.firstTime < 0 {
 		return l.now().Sub(s.created), nil

@@ -60,6 +60,47 @@ func TestCrash(t *testing.T) {
 	})
 }
 
+// TestRotAtRest damages a log that was closed in order. It opens all the same, whatever is wrong with what need not be read for that, or the
+// whole log directory would be out of service; and it takes new records.
+func TestRotAtRest(t *testing.T) {
+	source := newFixture(t, t.TempDir(), func(o *Options) {
+		o.Config.SegmentBytes, o.Config.IndexIntervalBytes, o.ProducerIDExpiration = 3000, 150, 1<<62
+	})
+	for i := range 30 {
+		source.append(1, spec{records: 1 + i%3, bytes: 17 * i, pid: int64(1 + i%3), sequence: int32(i), timestamp: int64(i), txn: true, codec: recordbatch.Compression(i % 5)})
+		if i%5 == 4 {
+			source.marker(1, int64(1+i%3), 0, recordbatch.Abort)
+		}
+	}
+	if err := source.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names := files(t, source.dir)
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		copyDir(t, source.dir, filepath.Join(dir, "t-4"))
+		damage(t, filepath.Join(dir, "t-4"), names)
+		f := &fixture{t: t, o: source.o}
+		f.o.Dir, f.o.CleanShutdown = dir, true
+		f.open()
+		f.SetHighWatermark(f.LogEndOffset())
+		if _, err := f.AbortedTransactions(0, f.LogEndOffset()); err != nil {
+			t.Fatal(err)
+		}
+		end := f.LogEndOffset()
+		f.append(9, spec{bytes: 300, records: 3, timestamp: 1000})
+		f.reopen(false)
+		if got := f.LogEndOffset(); got != end+3 {
+			t.Fatalf("the log ends at %d, want %d", got, end+3)
+		}
+		f.Abandon()
+	})
+}
+
 func copyDir(t *rapid.T, from, to string) {
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 		t.Fatal(err)

@@ -389,6 +389,9 @@ func (l *Log) rebuildProducers() error {
 // replayProducers goes on from where the state is to an offset.
 func (l *Log) replayProducers(to int64) error {
 	from := l.producers.end
+	if from >= to {
+		return nil // the snapshot says it all
+	}
 	for i := max(0, l.segmentAt(from)); i < len(l.segments) && l.segments[i].base < to; i++ {
 		s := l.segments[i]
 		err := l.eachHeader(s, 0, func(h header, position int64) error {
