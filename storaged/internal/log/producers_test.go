@@ -3,6 +3,7 @@ package log
 import (
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -302,4 +303,43 @@ func FuzzParseAbortedTxns(f *testing.F) {
 			t.Fatal("round trip")
 		}
 	})
+}
+
+// TestTruncationTakesSnapshots: a snapshot of what was cut off must not be taken for one of what came in its place.
+func TestTruncationTakesSnapshots(t *testing.T) {
+	f := newFixture(t, t.TempDir(), func(o *Options) { o.ProducerIDExpiration = 1 << 62 })
+	add := func(pid int64) {
+		f.append(1, spec{pid: pid})
+		if err := f.Roll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(1)
+	add(2)
+	if err := f.TruncateTo(1); err != nil {
+		t.Fatal(err)
+	}
+	add(3)
+	f.append(1, spec{})
+	if err := f.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	want := f.ActiveProducers()
+	f.reopen(true)
+	if got := f.ActiveProducers(); len(want) != 2 || !slices.Equal(got, want) {
+		t.Fatalf("%+v, before the crash %+v", got, want)
+	}
+}
+
+func TestEpochsThatContradict(t *testing.T) {
+	e := epochs{{1, 0}, {2, 10}}
+	if !e.assign(3, 5) || !slices.Equal(e, epochs{{1, 0}, {3, 5}}) {
+		t.Errorf("an epoch that begins before its predecessor: %v", e)
+	}
+	if !e.assign(2, 8) || !slices.Equal(e, epochs{{1, 0}, {2, 8}}) {
+		t.Errorf("an epoch after a later one: %v", e)
+	}
+	if e.assign(2, 9) || !slices.Equal(e, epochs{{1, 0}, {2, 8}}) {
+		t.Errorf("the same epoch again: %v", e)
+	}
 }
