@@ -155,12 +155,12 @@ func (c benchCluster) topic(b *testing.B, cl *kgo.Client, name string) kadm.Topi
 	return resp.ID
 }
 
-// produceCold writes to a topic and waits until all of it, but for the active segment, is in the store alone; it returns where
-// the local log begins, and how long the copies took.
+// produceCold writes to a topic and waits until all of it is in the store alone, since what is still copied and deleted would count
+// with what comes next, and a consumer would yield to the producer; it returns where the local log begins, and how long the copies took.
 func (c benchCluster) produceCold(b *testing.B, cl *kgo.Client, topic string) (local int64, took time.Duration) {
 	b.Helper()
 	random := rand.NewChaCha8([32]byte{1})
-	began := time.Now()
+	began, all := time.Now(), int64(0)
 	for sent := 0; sent < tierBenchBytes+tierBenchSegmentBytes; {
 		var records []*kgo.Record
 		for range 16 {
@@ -169,6 +169,7 @@ func (c benchCluster) produceCold(b *testing.B, cl *kgo.Client, topic string) (l
 			records = append(records, &kgo.Record{Topic: topic, Value: value})
 			sent += len(value)
 		}
+		all += int64(len(records))
 		if err := cl.ProduceSync(b.Context(), records...).FirstErr(); err != nil {
 			b.Fatal(err)
 		}
@@ -187,7 +188,7 @@ func (c benchCluster) produceCold(b *testing.B, cl *kgo.Client, topic string) (l
 		if local, err = tryOffsetAt(ctx, cl, topic, 0, earliestLocal); err != nil {
 			b.Fatal(err)
 		}
-		if took > 0 && local >= least {
+		if took > 0 && local == all {
 			return local, took
 		}
 		select {
