@@ -2,11 +2,14 @@ package log
 
 import (
 	"bytes"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"chancery/services/kafka/recordbatch"
+	"chancery/services/vfs"
 )
 
 // dropped runs a cleaning that keeps only some batches, in the place of the first n segments.
@@ -248,5 +251,50 @@ func TestReplaceAfterRetention(t *testing.T) {
 	c.Close()
 	if names := files(t, f.dir); slices.ContainsFunc(names, func(n string) bool { return len(n) > 8 && n[len(n)-8:] == cleanedSuffix }) {
 		t.Fatalf("files %q", names)
+	}
+}
+
+// TestUnfinishedSwap: while one segment of a cleaner's set is still called .cleaned, the set does not count, whatever its others are called.
+func TestUnfinishedSwap(t *testing.T) {
+	f := segmented(t, 4, nil)
+	want := f.all(0)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, segmentPath(f.dir, 0, logSuffix+cleanedSuffix), nil)
+	write(t, segmentPath(f.dir, 4, logSuffix+swapSuffix), nil)
+	write(t, segmentPath(f.dir, 4, indexSuffix+swapSuffix), nil)
+	f.o.CleanShutdown = true
+	f.open()
+	if got := f.all(0); !bytes.Equal(got, want) {
+		t.Fatalf("%d of %d bytes are left", len(got), len(want))
+	}
+	for _, name := range files(t, f.dir) {
+		if strings.HasSuffix(name, swapSuffix) || strings.HasSuffix(name, cleanedSuffix) {
+			t.Error("left over:", name)
+		}
+	}
+}
+
+// TestSwapIsDurableBeforeTheOldFilesGo: a power loss must find either the old segments or all of the new ones.
+func TestSwapIsDurableBeforeTheOldFilesGo(t *testing.T) {
+	var ops []string
+	f := segmented(t, 3, func(o *Options) {
+		o.FS = vfs.Faulty{FS: o.FS, Inject: func(op vfs.Op, path string) error {
+			ops = append(ops, string(op)+" "+filepath.Base(path))
+			return nil
+		}}
+	})
+	ops = nil
+	f.dropped(2, func(h recordbatch.Header) bool { return h.BaseOffset() == 2 })
+	base := filepath.Base(segmentPath("", 0, logSuffix))
+	swapped, durable, gone := slices.Index(ops, "rename "+base+cleanedSuffix), -1, slices.Index(ops, "rename "+base)
+	for i, op := range ops[:max(0, gone)] {
+		if op == "sync "+filepath.Base(f.dir) {
+			durable = i
+		}
+	}
+	if swapped < 0 || durable < swapped || gone < durable {
+		t.Fatalf("the new segment was named at %d, for good at %d, and the old one went at %d: %q", swapped, durable, gone, ops)
 	}
 }
