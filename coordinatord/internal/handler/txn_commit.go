@@ -10,6 +10,7 @@ import (
 	"chancery/services/clients/transactionclient"
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/internaltopic"
+	"chancery/services/kafka/recordbatch"
 	"chancery/services/metadata"
 )
 
@@ -218,8 +219,11 @@ func (h *Handler) writeTxnMarkers(ctx context.Context, c call, req *kmsg.WriteTx
 
 // endTransaction writes one marker. A coordinator of transactions expects codes of partitions, not those of groups.
 func (h *Handler) endTransaction(ctx context.Context, c call, m *kmsg.WriteTxnMarkersRequestMarker) (errcode.Code, error) {
-	if m.ProducerID < 0 || m.ProducerEpoch < 0 {
+	switch {
+	case m.ProducerID < 0 || m.ProducerEpoch == recordbatch.NoProducerEpoch:
 		return errcode.UnknownServerError, nil // as for any other partition
+	case m.ProducerEpoch < 0:
+		return errcode.InvalidProducerEpoch, nil
 	}
 	reply, code, err := do[errcode.Code](ctx, h, c, &group.EndTransaction{
 		ProducerID: m.ProducerID, ProducerEpoch: m.ProducerEpoch, CoordinatorEpoch: m.CoordinatorEpoch,

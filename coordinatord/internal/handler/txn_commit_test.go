@@ -165,10 +165,16 @@ func TestWriteTxnMarkersVersions(t *testing.T) {
 		if f := send[*kmsg.OffsetFetchResponse](c, 8, fetch); f.Groups[0].Topics[0].Partitions[0].Offset != 5 {
 			t.Fatalf("%+v", f)
 		}
-		bad := markersOf(0, 0)
-		bad.Markers[0].ProducerID = -1
-		if r := send[*kmsg.WriteTxnMarkersResponse](c, version, bad); errcode.Code(r.Markers[0].Topics[0].Partitions[0].ErrorCode) != errcode.UnknownServerError {
-			t.Fatalf("%+v", r)
+		for _, x := range []struct {
+			id    int64
+			epoch int16
+			want  errcode.Code
+		}{{-1, 0, errcode.UnknownServerError}, {1, -1, errcode.UnknownServerError}, {1, -5, errcode.InvalidProducerEpoch}} {
+			bad := markersOf(0, 0)
+			bad.Markers[0].ProducerID, bad.Markers[0].ProducerEpoch = x.id, x.epoch
+			if r := send[*kmsg.WriteTxnMarkersResponse](c, version, bad); errcode.Code(r.Markers[0].Topics[0].Partitions[0].ErrorCode) != x.want {
+				t.Fatalf("%+v, want %s", r, x.want.Name())
+			}
 		}
 	}
 	c := newCluster(t)

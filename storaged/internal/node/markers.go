@@ -42,9 +42,13 @@ func (n *Node) writeTxnMarkers(ctx context.Context, req *kmsg.WriteTxnMarkersReq
 					place.ErrorCode = int16(errcode.UnknownTopicOrPartition)
 					continue
 				}
-				if m.ProducerID < 0 || m.ProducerEpoch < 0 {
+				switch {
+				case m.ProducerID < 0 || m.ProducerEpoch == recordbatch.NoProducerEpoch:
 					// Nobody has such an id. Apache Kafka cannot make a batch of it, and says no more than that.
 					place.ErrorCode = int16(errcode.UnknownServerError)
+					continue
+				case m.ProducerEpoch < 0:
+					place.ErrorCode = int16(errcode.InvalidProducerEpoch)
 					continue
 				}
 				parts = append(parts, storage.PartitionAppend{TopicID: known.ID, Partition: p})

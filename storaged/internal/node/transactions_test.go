@@ -372,7 +372,6 @@ func TestUnknownEpochFencesNobody(t *testing.T) {
 	}
 }
 
-// TestMarkers: what markers do to the last stable offset and to readers, and which are refused.
 // TestCoordinatorIsHeardBeforeTheLogRefuses: what is wrong with the transaction counts more than what is wrong with the batch, and a
 // partition is added also for a batch that the log then refuses, as with Apache Kafka.
 func TestCoordinatorIsHeardBeforeTheLogRefuses(t *testing.T) {
@@ -396,6 +395,7 @@ func TestCoordinatorIsHeardBeforeTheLogRefuses(t *testing.T) {
 	})
 }
 
+// TestMarkers: what markers do to the last stable offset and to readers, and which are refused.
 func TestMarkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, topic, _ := txnCluster(t, 1)
@@ -461,6 +461,11 @@ func TestMarkers(t *testing.T) {
 		for _, m := range []kmsg.WriteTxnMarkersRequestMarker{{ProducerID: -1, ProducerEpoch: 4}, {ProducerID: 99, ProducerEpoch: -1}, {ProducerID: -1, ProducerEpoch: -1}} {
 			if codes := endTxn(t, c, m, 0); codes[0] != errcode.UnknownServerError {
 				t.Fatalf("producer %d at epoch %d: %v", m.ProducerID, m.ProducerEpoch, codes)
+			}
+		}
+		for _, id := range []int64{99, 12345} {
+			if codes := endTxn(t, c, kmsg.WriteTxnMarkersRequestMarker{ProducerID: id, ProducerEpoch: -5}, 0); codes[0] != errcode.InvalidProducerEpoch {
+				t.Fatalf("producer %d at an epoch of long ago: %v", id, codes)
 			}
 		}
 		stable(6)
