@@ -6,6 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/errcode"
 )
 
@@ -111,17 +112,13 @@ func (m *Machine) deleteConsumerGroup(g *consumerGroup, out *Effects) {
 	r.finish(out)
 }
 
+// topicsGone deletes the offsets of topics that are gone, also those of open transactions: else their end would bring them back.
 func (m *Machine) topicsGone(c *TopicsGone, out *Effects) {
 	out.Split()
-	for id := range m.offsets.Groups() {
-		g := m.find(id)
-		if g == nil {
-			continue
-		}
-		for k, v := range m.offsets.AllNewest(id) {
-			if c.Gone(k.Topic, v.TopicID) {
-				out.Append(offsetTombstone(g, k))
-			}
+	gone := func(topic string, v *offsets.Value) bool { return c.Gone(topic, v.TopicID) }
+	for id, k := range m.offsets.Having(gone) {
+		if g := m.find(id); g != nil {
+			out.Append(offsetTombstone(g, k))
 		}
 	}
 }

@@ -204,7 +204,7 @@ func (m *Machine) Rollback(now time.Time, records []*Record, reasons []errcode.C
 		}
 	}
 	for i, r := range records {
-		if r.kind == offsetRecord {
+		if r.kind == offsetRecord && r.producerID == noProducer {
 			m.offsets.Revert(r.groupID, r.key)
 		}
 		if s := m.groups[r.groupID]; s != nil && s.newest != s.durable {

@@ -33,12 +33,14 @@ type Record struct {
 	groupID string
 
 	// key and offset belong to offset records; a nil offset deletes. The producer is that of a commit in a transaction, or of
-	// the transaction that a marker ends; replaced is the transaction's earlier offset for the key.
+	// the transaction that a marker ends; replaced is the transaction's earlier offset for the key, wasOpen whether the transaction was
+	// open before the record.
 	key           offsets.Key
 	offset        *offsets.Value
 	replaced      *offsets.Value
 	producerID    int64
 	producerEpoch int16
+	wasOpen       bool
 
 	// metadata belongs to group records; nil deletes.
 	metadata *kmsg.GroupMetadataValue

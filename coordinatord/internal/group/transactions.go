@@ -143,6 +143,7 @@ func (m *Machine) endTransaction(c *EndTransaction, out *Effects) errcode.Code {
 func (m *Machine) applyPending(r *Record) {
 	r.replaced = m.offsets.AddPending(r.producerID, r.groupID, r.key, r.offset)
 	p := m.producerOf(r.producerID)
+	r.wasOpen = p.open
 	p.epoch, p.open, p.guard = r.producerEpoch, true, 0
 }
 
@@ -150,6 +151,7 @@ func (m *Machine) applyPending(r *Record) {
 func (m *Machine) applyMarker(r *Record) {
 	r.ending = m.offsets.BeginEnd(r.producerID)
 	p := m.producerOf(r.producerID)
+	r.wasOpen = p.open
 	p.epoch, p.coordinatorEpoch, p.open, p.guard = r.producerEpoch, r.marker.CoordinatorEpoch, false, 0
 }
 
@@ -164,7 +166,7 @@ func (m *Machine) takeBack(r *Record) {
 	case r.offset != nil:
 		m.offsets.RestorePending(r.producerID, r.groupID, r.key, r.replaced)
 	}
-	m.producerOf(r.producerID).open = m.offsets.HasPending(r.producerID)
+	m.producerOf(r.producerID).open = r.wasOpen
 }
 
 // seen notes when a producer has written.

@@ -8,6 +8,7 @@ import (
 
 	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/uuid"
 )
 
 func txnCommit(producer int64, epoch int16, group string, partition int32, offset int64) *CommitInTransaction {
@@ -68,7 +69,7 @@ func TestVerificationOfTransactions(t *testing.T) {
 	w := newWorld(t)
 	first := reply[TxnCommitReply](w, w.Do(txnCommit(7, 0, "g", 0, 5)))
 	again := reply[TxnCommitReply](w, w.Do(txnCommit(7, 0, "g", 0, 5)))
-	if first.Guard == 0 || again.Guard != first.Guard || w.m.offsets.HasPending(7) {
+	if first.Guard == 0 || again.Guard != first.Guard || w.m.producerOf(7).open {
 		t.Fatalf("%+v %+v", first, again)
 	}
 	if code := w.end(&EndTransaction{ProducerID: 7}); code != errcode.None {
@@ -181,6 +182,60 @@ func TestStagedOffsetsDoNotExpire(t *testing.T) {
 	}
 }
 
+// TestTopicsGoneWithOpenTransactions: what a transaction has for a topic that is deleted does not come back with the transaction's end,
+// neither beside a committed offset nor alone, nor when its marker is under way.
+func TestTopicsGoneWithOpenTransactions(t *testing.T) {
+	for _, ending := range []bool{false, true} {
+		w := newWorld(t)
+		w.commitOutside("g", "t", 0, 1)
+		for _, group := range []string{"g", "only"} {
+			for p := range int32(2) {
+				c := txnCommit(7, 0, group, p, 5)
+				c.Offsets[0].TopicID = uuid.UUID{1 + byte(p)}
+				w.verified(c)
+			}
+		}
+		end := &EndTransaction{ProducerID: 7, Commit: true}
+		w.Manual = true
+		if ending {
+			w.Do(end)
+		}
+		w.Do(&TopicsGone{Gone: func(name string, id uuid.UUID) bool { return name == "t" && id == uuid.UUID{1} }})
+		w.Commit()
+		w.Manual = false
+		if !ending {
+			w.end(end)
+		}
+		for range 2 {
+			for _, group := range []string{"g", "only"} {
+				w.seesOffset(group, true, -1, errcode.None)
+				if f := w.fetch(group, "t", 1, true); f.Offset != 5 {
+					t.Fatalf("ending %t: the offset of another topic of the same name: %+v", ending, f)
+				}
+			}
+			w.reload()
+		}
+	}
+}
+
+// TestDeletionBeforeTheTransaction: a deletion takes what transactions had before it in the log, and not what they get after it, though
+// all of it becomes durable together.
+func TestDeletionBeforeTheTransaction(t *testing.T) {
+	w := newWorld(t)
+	w.commitOutside("g", "t", 0, 1)
+	w.Manual = true
+	w.Do(&DeleteOffsets{Group: "g", Partitions: []offsets.Key{{Topic: "t"}}})
+	c := txnCommit(7, 0, "g", 0, 5)
+	c.Trusted = true
+	w.Do(c)
+	w.Do(&EndTransaction{ProducerID: 7, Commit: true})
+	w.Commit()
+	w.Manual = false
+	w.seesOffset("g", true, 5, errcode.None)
+	w.reload()
+	w.seesOffset("g", true, 5, errcode.None)
+}
+
 // TestRolledBackTransactions: whatever is taken back, the machine is as if it had never been decided.
 func TestRolledBackTransactions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -188,7 +243,7 @@ func TestRolledBackTransactions(t *testing.T) {
 		w.Manual = true
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			producer := rapid.Int64Range(1, 2).Draw(rt, "producer")
-			switch rapid.IntRange(0, 5).Draw(rt, "step") {
+			switch rapid.IntRange(0, 6).Draw(rt, "step") {
 			case 0, 1:
 				c := txnCommit(producer, 0, "g", rapid.Int32Range(0, 1).Draw(rt, "partition"), rapid.Int64Range(0, 9).Draw(rt, "offset"))
 				c.Trusted = true
@@ -201,6 +256,8 @@ func TestRolledBackTransactions(t *testing.T) {
 				w.Commit()
 			case 5:
 				w.Fail(errcode.CoordinatorNotAvailable)
+			case 6:
+				w.Do(&DeleteOffsets{Group: "g", Partitions: []offsets.Key{{Topic: "t"}, {Topic: "t", Partition: 1}}})
 			}
 		}
 		w.Fail(errcode.CoordinatorNotAvailable)

@@ -26,6 +26,8 @@ type Key struct {
 // entry is one partition of a group. The two values differ only while a record that changes it is under way.
 type entry struct {
 	newest, durable *Value
+	// underWay counts those records, also one that deletes what is not there yet.
+	underWay int
 }
 
 type topicOffsets map[int32]*entry
@@ -90,7 +92,7 @@ func (t *Table) findOrMake(group string, k Key) *entry {
 
 // tidy drops an entry that says nothing any more.
 func (t *Table) tidy(group string, k Key, e *entry) {
-	if e.newest != nil || e.durable != nil {
+	if e.newest != nil || e.durable != nil || e.underWay > 0 {
 		return
 	}
 	g := t.groups[group]
@@ -103,25 +105,22 @@ func (t *Table) tidy(group string, k Key, e *entry) {
 	}
 }
 
-// Set changes the newest value; nil deletes it.
+// Set changes the newest value; nil deletes it. Commit or Revert follows.
 func (t *Table) Set(group string, k Key, v *Value) {
-	if v == nil && t.find(group, k) == nil {
-		return
-	}
 	e := t.findOrMake(group, k)
 	e.newest = v
-	t.tidy(group, k, e)
+	e.underWay++
 }
 
 // Commit makes a value, which Set has set before, the durable one; nil deletes it.
 func (t *Table) Commit(group string, k Key, v *Value) {
-	e := t.find(group, k)
-	if e == nil {
-		if v == nil {
-			return
-		}
-		e = t.findOrMake(group, k)
-	}
+	e := t.findOrMake(group, k)
+	e.underWay = max(e.underWay-1, 0)
+	t.makeDurable(e, v)
+	t.tidy(group, k, e)
+}
+
+func (t *Table) makeDurable(e *entry, v *Value) {
 	if e.durable != nil {
 		t.durable--
 	}
@@ -129,13 +128,13 @@ func (t *Table) Commit(group string, k Key, v *Value) {
 		t.durable++
 	}
 	e.durable = v
-	t.tidy(group, k, e)
 }
 
-// Revert makes the durable value the newest again.
+// Revert takes a Set back and makes the durable value the newest again.
 func (t *Table) Revert(group string, k Key) {
 	if e := t.find(group, k); e != nil {
 		e.newest = e.durable
+		e.underWay = max(e.underWay-1, 0)
 		t.tidy(group, k, e)
 	}
 }
@@ -181,17 +180,6 @@ func (t *Table) all(group string, view func(*entry) *Value) iter.Seq2[Key, *Valu
 				if v := view(e); v != nil && !yield(Key{topic, p}, v) {
 					return
 				}
-			}
-		}
-	}
-}
-
-// Groups are the groups that have offsets by either view, in no order.
-func (t *Table) Groups() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for g := range t.groups {
-			if !yield(g) {
-				return
 			}
 		}
 	}

@@ -85,7 +85,7 @@ func TestTable(t *testing.T) {
 				t.Fatalf("%d durable, counted %d", len(durable), table.Len())
 			}
 		}
-		if len(newest) == 0 && len(durable) == 0 && len(table.groups) != 0 {
+		if len(newest) == 0 && len(durable) == 0 && len(pending) == 0 && len(table.groups) != 0 {
 			t.Fatalf("empty groups are left: %v", table.groups)
 		}
 	})

@@ -39,9 +39,6 @@ func (t *Table) forgetPending(producerID int64, key pendingKey) {
 	}
 }
 
-// HasPending says whether a producer has a transaction with offsets that has not ended.
-func (t *Table) HasPending(producerID int64) bool { return len(t.pending[producerID]) > 0 }
-
 // DropPending forgets what open transactions have for a partition, because its offset was deleted after them. What they get
 // later, and is not durable yet, stays.
 func (t *Table) DropPending(group string, k Key) {
@@ -55,7 +52,7 @@ func (t *Table) DropPending(group string, k Key) {
 		}
 	}
 	for e := range t.endings {
-		if e.offsets[key] != nil {
+		if v := e.offsets[key]; v != nil && v.RecordOffset >= 0 {
 			delete(e.offsets, key)
 			t.close(key)
 		}
@@ -93,15 +90,15 @@ func (t *Table) Settle(e *Ending, commit bool) {
 		if !commit {
 			continue
 		}
-		newest, durable := t.Newest(key.group, key.key), t.Durable(key.group, key.key)
-		if durable != nil && durable.RecordOffset > v.RecordOffset {
+		e := t.findOrMake(key.group, key.key)
+		if e.durable != nil && e.durable.RecordOffset > v.RecordOffset {
 			continue
 		}
-		// A commit that is under way comes after the marker in the log.
-		if newest == durable {
-			t.Set(key.group, key.key, v)
+		// A commit or a deletion that is under way comes after the marker in the log.
+		if e.underWay == 0 {
+			e.newest = v
 		}
-		t.Commit(key.group, key.key, v)
+		t.makeDurable(e, v)
 	}
 }
 
@@ -129,6 +126,39 @@ func (t *Table) AllOpen(group string) iter.Seq[Key] {
 	return func(yield func(Key) bool) {
 		for key := range t.open {
 			if key.group == group && !yield(key.key) {
+				return
+			}
+		}
+	}
+}
+
+// Having are the partitions of groups with an offset of which something holds, be it the newest or that of a transaction that has
+// not ended. Each comes once, in no order.
+func (t *Table) Having(holds func(topic string, v *Value) bool) iter.Seq2[string, Key] {
+	found := map[pendingKey]struct{}{}
+	look := func(offsets map[pendingKey]*Value) {
+		for key, v := range offsets {
+			if holds(key.key.Topic, v) {
+				found[key] = struct{}{}
+			}
+		}
+	}
+	for group := range t.groups {
+		for k, v := range t.AllNewest(group) {
+			if holds(k.Topic, v) {
+				found[pendingKey{group, k}] = struct{}{}
+			}
+		}
+	}
+	for _, offsets := range t.pending {
+		look(offsets)
+	}
+	for e := range t.endings {
+		look(e.offsets)
+	}
+	return func(yield func(string, Key) bool) {
+		for key := range found {
+			if !yield(key.group, key.key) {
 				return
 			}
 		}
