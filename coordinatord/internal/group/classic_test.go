@@ -572,6 +572,37 @@ func TestAbsentStaticMembersStayUntilTheirSessionEnds(t *testing.T) {
 	}
 }
 
+// TestRebalanceOfAbsentStaticMembersGoesOn: as long as none of them comes, the time to join begins anew. When one has come, it ends, and
+// who has come leads.
+func TestRebalanceOfAbsentStaticMembersGoesOn(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client("g").static("one"), w.client("g").static("two")
+	a.session, b.session, a.rebalance, b.rebalance = 60000, 60000, 10000, 10000
+	both(a, b)
+	c := w.client("g")
+	c.rebalance = 10000
+	c.sendJoin()
+	w.code("leave", int16(c.leave()), errcode.None)
+	w.After(25 * time.Second)
+	w.state("g", "PreparingRebalance")
+	b.sendJoin()
+	w.After(4 * time.Second)
+	w.Silent(b.ticket)
+	w.After(time.Second)
+	b.joined()
+	if !b.leader || b.members != 2 || b.generation != 2 {
+		t.Fatalf("%+v", b)
+	}
+}
+
+// TestHeartbeatBeforeTheFirstGeneration: who waits for the group to gather is told that it does.
+func TestHeartbeatBeforeTheFirstGeneration(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g")
+	a.sendJoin()
+	w.code("heartbeat", int16(a.heartbeat()), errcode.RebalanceInProgress)
+}
+
 // TestAbsentStaticMembersWithoutTimeToRebalance: members that give no time for a rebalance do not keep the machine busy when they
 // are all away, and whoever comes goes on at once.
 func TestAbsentStaticMembersWithoutTimeToRebalance(t *testing.T) {

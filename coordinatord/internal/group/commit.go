@@ -76,7 +76,7 @@ func (m *Machine) validateCommitTo(now time.Time, g anyGroup, c *CommitOffsets) 
 	case *Group:
 		return m.validateCommit(now, g, c)
 	case *consumerGroup:
-		return g.validateCommit(c)
+		return m.validateConsumerCommit(g, c)
 	}
 	return errcode.UnknownServerError
 }

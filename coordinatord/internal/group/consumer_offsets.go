@@ -16,9 +16,9 @@ func staleEpoch(mem *consumer.Member) errcode.Code {
 	return errcode.StaleMemberEpoch
 }
 
-// validateCommit checks who commits. A member may be behind by some epochs, as long as it has had all the partitions since
-// before the epoch that it comes with.
-func (g *consumerGroup) validateCommit(c *CommitOffsets) errcode.Code {
+// validateConsumerCommit checks who commits. A member may be behind by some epochs, as long as it has had all the partitions since
+// before the epoch that it comes with; those that are refused for their metadata do not count.
+func (m *Machine) validateConsumerCommit(g *consumerGroup, c *CommitOffsets) errcode.Code {
 	if c.Generation < 0 && len(g.Members) == 0 {
 		return errcode.None
 	}
@@ -35,6 +35,9 @@ func (g *consumerGroup) validateCommit(c *CommitOffsets) errcode.Code {
 	}
 	for i := range c.Offsets {
 		o := &c.Offsets[i]
+		if m.metadataTooLarge(o.Metadata) {
+			continue
+		}
 		since, ok := mem.Assigned[o.TopicID][o.Key.Partition]
 		if !ok {
 			since, ok = mem.PendingRemoval[o.TopicID][o.Key.Partition]

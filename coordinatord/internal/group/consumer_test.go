@@ -2,11 +2,13 @@ package group
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"chancery/coordinatord/internal/offsets"
 	"chancery/services/kafka/errcode"
 )
 
@@ -241,6 +243,13 @@ func TestOffsetsOfConsumers(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, tt.got.Name(), tt.want.Name())
 		}
 	}
+	// What is refused for its metadata is not looked at further.
+	late := (&client{w: w, group: "g", id: "a", generation: 2}).commitCommand("t", 0, 6)
+	late.Offsets[0].TopicID = topicOf("t")
+	late.Offsets = append(late.Offsets, OffsetToCommit{Key: offsets.Key{Topic: "t", Partition: 1}, TopicID: topicOf("t"), Metadata: strings.Repeat("x", 4097)})
+	if r := reply[CommitReply](w, w.Do(late)); r.Code != errcode.None || r.Codes[0] != errcode.None || r.Codes[1] != errcode.OffsetMetadataTooLarge {
+		t.Errorf("at an older epoch, with metadata that is too large: %+v", r)
+	}
 	old := (&client{w: w, group: "g", id: "a", generation: 3}).commitCommand("t", 0, 6)
 	old.APIVersion = 8
 	w.code("v8", int16(reply[CommitReply](w, w.Do(old)).Code), errcode.UnsupportedVersion)
@@ -310,5 +319,104 @@ func TestListsTellTypes(t *testing.T) {
 	}
 	if d := w.describeConsumers("h"); errcode.Code(d.ErrorCode) != errcode.GroupIdNotFound {
 		t.Fatalf("%+v", d)
+	}
+}
+
+// TestChangedTopicsAreSeenAgain: when the log refuses what the changed topics ask for, the next heartbeat sees the change.
+func TestChangedTopicsAreSeenAgain(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 1})
+	a := w.modern("g", "a", "t").beat().has(2, "t[0]")
+	w.topics(map[string]int{"t": 2})
+	w.Manual = true
+	a.send(a.request())
+	w.Fail(errcode.CoordinatorNotAvailable)
+	w.Manual = false
+	w.consumersAre("g", "Stable", 2, 2)
+	a.beat().has(3, "t[0 1]")
+}
+
+// TestExpressionsGoWithTheirLastMember, whether it changes its mind, is silent for too long, or is replaced by a member of the classic
+// protocol.
+func TestExpressionsGoWithTheirLastMember(t *testing.T) {
+	expression, other, instance := "t.*", "u.*", "i"
+	for _, tt := range []struct {
+		name  string
+		loses func(t *testing.T, w *world, a, b *modern)
+		want  []string
+		epoch int32
+	}{
+		{"another expression", func(_ *testing.T, _ *world, a, _ *modern) {
+			req := a.request()
+			req.SubscribedTopicRegex = &other
+			a.send(req)
+			a.hear()
+		}, nil, 4},
+		{"a silent member", func(_ *testing.T, w *world, _, b *modern) {
+			w.After(30 * time.Second)
+			b.beat()
+			w.After(16 * time.Second)
+		}, nil, 5},
+		{"a classic member in its place", func(t *testing.T, w *world, _, _ *modern) {
+			w.client("g").static(instance).step(t)
+		}, nil, 5},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.topics(map[string]int{"t": 2, "ta": 1})
+			a, b := w.modern("g", "a", "t"), w.modern("g", "b", "t")
+			a.regex, a.instance = &expression, &instance
+			a.beat()
+			w.work()
+			b.beat()
+			settle(a, b)
+			if g := w.consumers("g"); g.Resolved[expression] == nil || g.Epoch != 4 {
+				t.Fatalf("epoch %d, %v", g.Epoch, g.Resolved)
+			}
+			tt.loses(t, w, a, b)
+			if g := w.consumers("g"); g.Resolved[expression] != nil || g.Epoch != tt.epoch || g.Counts.Regexes[expression] != 0 {
+				t.Fatalf("epoch %d, %v", g.Epoch, g.Resolved)
+			}
+			w.reload()
+			if g := w.consumers("g"); g.Resolved[expression] != nil {
+				t.Fatalf("after a reload: %v", g.Resolved)
+			}
+		})
+	}
+}
+
+// TestEmptiedGroupAssignsAtOnce: the assignment interval does not count from what the members had that are gone.
+func TestEmptiedGroupAssignsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.assignmentInterval = time.Minute
+	w.topics(map[string]int{"t": 2})
+	a := w.modern("g", "a", "t").beat().has(2, "t[0 1]")
+	a.leave(-1)
+	w.consumersAre("g", "Empty", 3, 3)
+	w.modern("g", "b", "t").beat().has(4, "t[0 1]")
+}
+
+// TestLeavingEndsTimeouts: what a member should have done before it left says nothing when it has come back.
+func TestLeavingEndsTimeouts(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	a := w.modern("g", "a", "t").beat()
+	b := w.modern("g", "b", "t").beat()
+	a.beat() // is asked to give up a partition, and has a minute for it
+	w.After(30 * time.Second)
+	b.beat()
+	w.code("leave", int16(a.leave(-1)), errcode.None)
+	b.beat()
+	for range 4 {
+		a.beat()
+		b.beat()
+		w.After(15 * time.Second)
+	}
+	settle(a, b)
+	if d := w.describeConsumers("g"); len(d.Members) != 2 {
+		t.Fatalf("%+v", d.Members)
+	}
+	if g := w.consumers("g"); g.Epoch != 5 {
+		t.Fatalf("a member was fenced: epoch %d", g.Epoch)
 	}
 }

@@ -348,3 +348,37 @@ func TestClassicMembersOfConsumerGroups(t *testing.T) {
 		t.Fatalf("%v", left.Codes)
 	}
 }
+
+// TestClassicMemberIsToldWhatHasBecomeFree: as long as others have some of what a member of the classic protocol is to get, it is not
+// told to join again. It may, and then gets what is free.
+func TestClassicMemberIsToldWhatHasBecomeFree(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 6})
+	a, b := w.modern("g", "a", "t"), w.modern("g", "b", "t")
+	a.beat()
+	b.beat()
+	settle(a, b)
+	old := w.client("g")
+	old.sendJoin()
+	old.joined()
+	if got := old.stepWith(t, ownedSubscription()); len(got) != 0 || old.generation != 4 {
+		t.Fatalf("%v at %d", got, old.generation)
+	}
+	w.code("heartbeat while others have it", int16(old.heartbeat()), errcode.None)
+	a.beat()
+	w.code("heartbeat while one gives it up", int16(old.heartbeat()), errcode.None)
+	a.beat()
+	w.code("heartbeat when a part is free", int16(old.heartbeat()), errcode.None)
+	got := old.stepWith(t, ownedSubscription())
+	if len(got) != 1 {
+		t.Fatalf("%v", got)
+	}
+	w.code("heartbeat with a part", int16(old.heartbeat()), errcode.None)
+	b.beat()
+	b.beat()
+	w.code("heartbeat when all is free", int16(old.heartbeat()), errcode.RebalanceInProgress)
+	if got := old.stepWith(t, ownedSubscription(got...)); len(got) != 2 {
+		t.Fatalf("%v", got)
+	}
+	w.code("heartbeat when it has everything", int16(old.heartbeat()), errcode.None)
+}

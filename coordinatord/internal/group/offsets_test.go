@@ -32,6 +32,10 @@ func TestCommitFromOutside(t *testing.T) {
 	if c := named.commit("t", 0, 4); c != errcode.None {
 		t.Fatal(c.Name())
 	}
+	instance := (&client{w: w, group: "g", generation: -1}).static("i")
+	if c := instance.commit("t", 0, 4); c != errcode.None {
+		t.Fatal(c.Name())
+	}
 	with := &client{w: w, group: "g", id: "m", generation: 5}
 	if c := with.commit("t", 0, 4); c != errcode.UnknownMemberId {
 		t.Fatal(c.Name())

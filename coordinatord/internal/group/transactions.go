@@ -72,7 +72,7 @@ func (m *Machine) commitTransactional(now time.Time, c *CommitInTransaction, out
 		}
 		g = m.create(now, c.Group)
 	}
-	if code := validateTransactional(g, &c.CommitOffsets); code != errcode.None {
+	if code := m.validateTransactional(g, &c.CommitOffsets); code != errcode.None {
 		return CommitReply{Code: code}
 	}
 	if batchOverhead+commitBytes(&c.CommitOffsets) > m.config.MaxBatchBytes {
@@ -84,7 +84,7 @@ func (m *Machine) commitTransactional(now time.Time, c *CommitInTransaction, out
 
 // validateTransactional checks who commits in a transaction. Older clients name neither member nor generation, and the
 // group's state does not matter.
-func validateTransactional(g anyGroup, c *CommitOffsets) errcode.Code {
+func (m *Machine) validateTransactional(g anyGroup, c *CommitOffsets) errcode.Code {
 	if c.Generation < 0 && c.MemberID == "" && c.InstanceID == nil {
 		return errcode.None
 	}
@@ -94,7 +94,7 @@ func validateTransactional(g anyGroup, c *CommitOffsets) errcode.Code {
 	case *consumerGroup:
 		known := *c
 		known.APIVersion = commitMemberEpoch // every version knows the members of consumer groups
-		code := g.validateCommit(&known)
+		code := m.validateConsumerCommit(g, &known)
 		if code == errcode.StaleMemberEpoch && c.APIVersion < txnStaleMemberEpoch {
 			return errcode.IllegalGeneration
 		}

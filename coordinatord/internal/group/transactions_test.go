@@ -280,3 +280,40 @@ func TestRolledBackTransactions(t *testing.T) {
 		}
 	})
 }
+
+// TestWhoMayCommitInTransactionsOfConsumers: members are known by their epoch, which clients before version 6 are told of in other words.
+func TestWhoMayCommitInTransactionsOfConsumers(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2})
+	a := w.modern("g", "a", "t").beat().has(2, "t[0 1]")
+	blank := ""
+	commit := func(member string, instance *string, epoch int32, version int16) errcode.Code {
+		c := txnCommit(7, 0, "g", 0, 5)
+		c.MemberID, c.InstanceID, c.Generation, c.APIVersion, c.Offsets[0].TopicID = member, instance, epoch, version, topicOf("t")
+		return w.verified(c).Code
+	}
+	for _, x := range []struct {
+		name     string
+		member   string
+		instance *string
+		epoch    int32
+		version  int16
+		want     errcode.Code
+	}{
+		{"a member", "a", nil, 2, 5, errcode.None},
+		{"without member and epoch", "", nil, -1, 5, errcode.None},
+		{"without member and epoch, but with an instance", "", &blank, -1, 5, errcode.UnknownMemberId},
+		{"unknown member", "nobody", nil, 2, 6, errcode.UnknownMemberId},
+		{"a newer epoch", "a", nil, 3, 6, errcode.StaleMemberEpoch},
+		{"a newer epoch, older client", "a", nil, 3, 5, errcode.IllegalGeneration},
+		{"from before it had the partition", "a", nil, 1, 6, errcode.StaleMemberEpoch},
+		{"from before it had the partition, older client", "a", nil, 1, 5, errcode.IllegalGeneration},
+	} {
+		if code := commit(x.member, x.instance, x.epoch, x.version); code != x.want {
+			t.Errorf("%s: %s, want %s", x.name, code.Name(), x.want.Name())
+		}
+	}
+	a.leave(-1)
+	w.code("from outside when empty", int16(commit("", &blank, -1, 5)), errcode.None)
+	w.code("unknown member when empty", int16(commit("a", nil, 0, 6)), errcode.UnknownMemberId)
+}

@@ -45,6 +45,7 @@ func TestInitByState(t *testing.T) {
 		{"no epoch is left", Transaction{ProducerID: 5, Epoch: last}, nil, 0, Producer{1001, 0}, -1},
 		{"no epoch is left for the producer", Transaction{ProducerID: 5, Epoch: last}, expect(5, last), 0, Producer{1001, 0}, last},
 		{"the rotation is repeated", Transaction{ProducerID: 7, PrevProducerID: 5, Epoch: 0, LastEpoch: last}, expect(5, last), 0, Producer{7, 0}, last},
+		{"the producer before, with one epoch left", Transaction{ProducerID: 7, PrevProducerID: 5, Epoch: 0, LastEpoch: last}, expect(5, last-1), errcode.ProducerFenced, noProducer, 0},
 		{"the producer before, with epochs left", Transaction{ProducerID: 7, PrevProducerID: 5, Epoch: 0, LastEpoch: 3}, expect(5, 3), errcode.ProducerFenced, noProducer, 0},
 	} {
 		w := newWorld(t)

@@ -72,6 +72,51 @@ func TestSequences(t *testing.T) {
 	}
 }
 
+// TestGapsInWhatALeaderHas: only clients are asked for sequences without gaps; a follower takes what its leader has.
+func TestGapsInWhatALeaderHas(t *testing.T) {
+	f := newFixture(t, t.TempDir(), nil)
+	if _, err := f.produce(spec{pid: 1, sequence: 0}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.produce(spec{pid: 1, sequence: 3}); errcode.Of(err) != errcode.OutOfOrderSequenceNumber {
+		t.Fatal(err)
+	}
+	if p := f.ActiveProducers(); p[0].LastSequence != 0 {
+		t.Fatal(p)
+	}
+	f.append(1, spec{pid: 1, sequence: 3})
+	if p := f.ActiveProducers(); p[0].LastSequence != 3 {
+		t.Fatal(p)
+	}
+}
+
+// TestEmptyTransactions: a marker that ends nothing holds nobody up and aborts nothing; one with a later epoch leaves the producer
+// without batches.
+func TestEmptyTransactions(t *testing.T) {
+	f := newFixture(t, t.TempDir(), func(o *Options) { o.ProducerIDExpiration = 1 << 62 })
+	f.append(1, spec{pid: 1, txn: true, records: 5}) // 0 to 4
+	f.SetHighWatermark(5)
+	f.marker(1, 1, 0, recordbatch.Commit)                         // 5
+	f.marker(1, 1, 0, recordbatch.Commit)                         // 6
+	f.marker(1, 1, 0, recordbatch.Abort)                          // 7
+	f.append(1, spec{pid: 1, txn: true, sequence: 5, records: 4}) // 8 to 11
+	f.marker(1, 1, 0, recordbatch.Abort)                          // 12
+	f.marker(1, 1, 0, recordbatch.Abort)                          // 13
+	f.append(1, spec{pid: 1, txn: true, sequence: 9})             // 14
+	if f.LastStableOffset() != 0 {
+		t.Fatal("the first marker is not committed:", f.LastStableOffset())
+	}
+	f.SetHighWatermark(15)
+	got, err := f.AbortedTransactions(0, 15)
+	if want := []storage.AbortedTransaction{{ProducerID: 1, FirstOffset: 8}}; err != nil || f.LastStableOffset() != 14 || !slices.Equal(got, want) {
+		t.Fatal(f.LastStableOffset(), got, err)
+	}
+	f.marker(1, 1, 1, recordbatch.Abort) // 15
+	if p := f.ActiveProducers(); len(p) != 1 || p[0].Epoch != 1 || p[0].LastSequence != -1 || p[0].TxnStart != -1 {
+		t.Fatal(p)
+	}
+}
+
 // TestChecksBeforeOneAppend: batches that go out together are checked one after the other.
 func TestChecksBeforeOneAppend(t *testing.T) {
 	f := newFixture(t, t.TempDir(), nil)
