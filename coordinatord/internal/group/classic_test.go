@@ -157,6 +157,30 @@ func TestInitialDelayEndsAtTheRebalanceTimeout(t *testing.T) {
 	}
 }
 
+// TestInitialDelayIsNotCutShort by an id that was given out and lapses.
+func TestInitialDelayIsNotCutShort(t *testing.T) {
+	w := newWorld(t)
+	a := w.client("g")
+	a.sendJoin()
+	w.After(time.Second)
+	req := kmsg.NewPtrJoinGroupRequest()
+	req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis = 9, "g", "consumer", 6000
+	req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
+	w.code("first join", reply[*kmsg.JoinGroupResponse](w, w.Do(&Join{Request: req})).ErrorCode, errcode.MemberIdRequired)
+	for range 2 {
+		w.After(time.Second)
+		w.client("g").sendJoin()
+		w.After(2 * time.Second)
+	}
+	w.After(time.Second) // 8 s; the id has lapsed at 7 s
+	w.Silent(a.ticket)
+	w.After(time.Second)
+	a.joined()
+	if a.members != 3 {
+		t.Fatalf("%+v", a)
+	}
+}
+
 func TestWaitingInJoinKeepsAlive(t *testing.T) {
 	w := newWorld(t)
 	a := w.client("g").alone("x")

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -419,4 +420,58 @@ func TestLeavingEndsTimeouts(t *testing.T) {
 	if g := w.consumers("g"); g.Epoch != 5 {
 		t.Fatalf("a member was fenced: epoch %d", g.Epoch)
 	}
+}
+
+// TestDescribedMembers: what a member must still give up counts as its own; what it is to have is told beside that.
+func TestDescribedMembers(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 4, "u": 1})
+	a := w.modern("g", "a", "t")
+	expression := "u.*"
+	a.regex = &expression
+	a.beat()
+	w.work()
+	a.beat()
+	w.modern("g", "b", "t").beat()
+	a.beat() // is asked to give up half of t
+	d := w.describeConsumers("g")
+	show := func(list []kmsg.AssignmentTopicPartition) string {
+		text := ""
+		for _, p := range list {
+			text += fmt.Sprint(p.Topic, p.Partitions)
+		}
+		return text
+	}
+	for i, want := range []struct{ id, has, target string }{{"a", "t[0 1 2 3]u[0]", "t[0 1]u[0]"}, {"b", "", "t[2 3]"}} {
+		m := d.Members[i]
+		if m.MemberID != want.id || show(m.Assignment.TopicPartitions) != want.has || show(m.TargetAssignment.TopicPartitions) != want.target {
+			t.Errorf("%+v, want %+v", m, want)
+		}
+	}
+	if m := d.Members[0]; *m.SubscribedTopicRegex != expression || !slices.Equal(m.SubscribedTopics, []string{"t"}) {
+		t.Errorf("%+v", m)
+	}
+}
+
+// TestStaticConsumerComesBackForOtherTopics: it keeps what it had, and gets what is new at once.
+func TestStaticConsumerComesBackForOtherTopics(t *testing.T) {
+	w := newWorld(t)
+	w.topics(map[string]int{"t": 2, "u": 1})
+	instance := "i"
+	a, b := w.modern("g", "a", "t"), w.modern("g", "b", "t")
+	b.instance = &instance
+	a.beat()
+	b.beat()
+	settle(a, b)
+	b.has(3, "t[1]")
+	w.code("away", int16(b.leave(-2)), errcode.None)
+	w.consumersAre("g", "Reconciling", 3, 3)
+	c := w.modern("g", "c", "t", "u")
+	c.instance = &instance
+	c.beat().has(4, "t[1]u[0]")
+	if g := w.consumers("g"); g.Members["b"] != nil || g.Static[instance] != "c" || g.alarms["b"] != nil {
+		t.Fatalf("%+v", g.Members)
+	}
+	w.code("a commit from before it was away", int16((&modern{w: w, group: "g", id: "c", epoch: 3}).commit("t", 1, 6)), errcode.None)
+	w.code("of what is new", int16((&modern{w: w, group: "g", id: "c", epoch: 3}).commit("u", 0, 6)), errcode.StaleMemberEpoch)
 }

@@ -172,9 +172,7 @@ func (m *Machine) forgetPending(g *Group, id string) bool {
 
 func (m *Machine) expirePending(now time.Time, g *Group, id string, out *Effects) {
 	m.forgetPending(g, id)
-	if g.state == preparingRebalance && g.allJoined() {
-		m.completeJoin(now, g, out)
-	}
+	m.completeIfJoined(now, g, out)
 }
 
 // joinAgain is the join of someone who has a member id.
@@ -255,8 +253,12 @@ func (m *Machine) rebalance(now time.Time, g *Group, reason string, out *Effects
 		m.prepareRebalance(now, g, reason, out)
 		return
 	}
-	// The initial rebalance ends by its delay alone.
-	if g.previous != empty && g.allJoined() {
+	m.completeIfJoined(now, g, out)
+}
+
+// completeIfJoined ends the join phase when nobody is missing any more. The initial rebalance ends by its delay alone.
+func (m *Machine) completeIfJoined(now time.Time, g *Group, out *Effects) {
+	if g.state == preparingRebalance && g.previous != empty && g.allJoined() {
 		m.completeJoin(now, g, out)
 	}
 }
@@ -386,8 +388,6 @@ func (m *Machine) afterRemoval(now time.Time, g *Group, reason string, out *Effe
 	case stable, completingRebalance:
 		m.prepareRebalance(now, g, reason, out)
 	case preparingRebalance:
-		if g.allJoined() {
-			m.completeJoin(now, g, out)
-		}
+		m.completeIfJoined(now, g, out)
 	}
 }
