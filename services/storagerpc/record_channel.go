@@ -160,10 +160,10 @@ func (c *recordChannel) receive() {
 	}
 }
 
-// deliver hands records to the read that expects them, unless it has been given up meanwhile.
+// deliver hands records to the read that expects them, unless it has been given up meanwhile, or told by close that nothing comes.
 func (c *recordChannel) deliver(number uint64, e *expectedRecords, records storage.Buffers) {
 	c.mu.Lock()
-	known := c.expected[number] == e
+	known := !c.closed && c.expected[number] == e
 	if known {
 		e.records = records
 		close(e.came)

@@ -175,3 +175,22 @@ func TestRecordsAreGivenUp(t *testing.T) {
 		t.Errorf("%d buffers are lent", n)
 	}
 }
+
+// A channel may be closed when the last bytes of a read have come and nobody has them yet.
+func TestRecordsComeBesideTheEnd(t *testing.T) {
+	pool := transport.NewDebugPool()
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	c := newRecordChannel([channelTokenBytes]byte{}, ours, pool)
+	number := c.expect()
+	e := c.expected[number]
+	buffer, _ := pool.Buffer(4000)
+	c.close()
+	c.deliver(number, e, storage.Buffers{buffer})
+	if _, err := c.claim(t.Context(), number, 4000); err == nil {
+		t.Error("records came after the end")
+	}
+	if n := pool.Outstanding(); n != 0 {
+		t.Errorf("%d buffers are lent", n)
+	}
+}
