@@ -162,7 +162,7 @@ func (c *fileChannel) close() {
 	left := c.expected
 	c.expected = map[uint64]*expectedFiles{}
 	c.mu.Unlock()
-	_ = c.conn.close() // what was not received is lost either way
+	_ = c.conn.Close() // what was not received is lost either way
 	for _, e := range left {
 		c.drop(e.files)
 	}

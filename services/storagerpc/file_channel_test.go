@@ -116,7 +116,7 @@ func (p pipePass) receive() (uint64, []passedFile, error) {
 	return <-p.ids, files, nil
 }
 
-func (p pipePass) close() error { return nil }
+func (p pipePass) Close() error { return nil }
 
 // Files that nobody claims are closed: of fetches that were given up, that were never made, and that came twice.
 func TestUnclaimedFilesAreClosed(t *testing.T) {

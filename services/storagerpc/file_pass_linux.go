@@ -22,8 +22,6 @@ func channelName(address string) *net.UnixAddr {
 // unixPass is a passConn on a unix socket, which keeps messages apart.
 type unixPass struct{ *net.UnixConn }
 
-func (u unixPass) close() error { return u.Close() }
-
 func (u unixPass) send(id uint64, files []passedFile) error {
 	fds := make([]int, len(files))
 	for i, f := range files {

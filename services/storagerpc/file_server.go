@@ -2,7 +2,6 @@ package storagerpc
 
 import (
 	"os"
-	"sync"
 
 	"chancery/services/storage"
 )
@@ -16,55 +15,11 @@ type passConn interface {
 	send(id uint64, files []passedFile) error
 	// receive waits for the next files. They belong to the caller.
 	receive() (id uint64, files []passedFile, err error)
-	close() error
+	Close() error
 }
 
 // fileChannels are the node's ends of the channels of its clients.
-type fileChannels struct {
-	mu      sync.Mutex
-	byToken map[[channelTokenBytes]byte]*channelEnd
-	closed  bool
-}
-
-// channelEnd is the node's end of one channel. Sends are one after the other.
-type channelEnd struct {
-	conn passConn
-	mu   sync.Mutex
-}
-
-// add takes a new channel in; false when no more are wanted.
-func (c *fileChannels) add(token [channelTokenBytes]byte, conn passConn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.byToken[token] != nil {
-		return false
-	}
-	if c.byToken == nil {
-		c.byToken = map[[channelTokenBytes]byte]*channelEnd{}
-	}
-	c.byToken[token] = &channelEnd{conn: conn}
-	return true
-}
-
-func (c *fileChannels) remove(token [channelTokenBytes]byte) {
-	c.mu.Lock()
-	e := c.byToken[token]
-	delete(c.byToken, token)
-	c.mu.Unlock()
-	if e != nil {
-		_ = e.conn.close() // there is nothing left to send
-	}
-}
-
-func (c *fileChannels) close() {
-	c.mu.Lock()
-	all := c.byToken
-	c.byToken, c.closed = nil, true
-	c.mu.Unlock()
-	for _, e := range all {
-		_ = e.conn.close() // there is nothing left to send
-	}
-}
+type fileChannels struct{ channelEnds[passConn] }
 
 // pass passes the files of a result to the client that expects them, and gives for each partition where its records are; nil for those
 // whose records go over the stream.
@@ -72,9 +27,7 @@ func (c *fileChannels) pass(to fileTarget, partitions []storage.FetchPartitionRe
 	if to.number == 0 {
 		return nil
 	}
-	c.mu.Lock()
-	e := c.byToken[to.token]
-	c.mu.Unlock()
+	e := c.get(to.token)
 	if e == nil {
 		return nil
 	}

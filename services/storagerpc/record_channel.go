@@ -206,51 +206,7 @@ func (c *recordChannel) close() {
 }
 
 // recordChannels are the instance's ends of the channels of its clients.
-type recordChannels struct {
-	mu      sync.Mutex
-	byToken map[[channelTokenBytes]byte]*recordEnd
-	closed  bool
-}
-
-// recordEnd is the instance's end of one channel. Sends are one after the other.
-type recordEnd struct {
-	conn net.Conn
-	mu   sync.Mutex
-}
-
-// add takes a new channel in; false when no more are wanted.
-func (c *recordChannels) add(token [channelTokenBytes]byte, conn net.Conn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.byToken[token] != nil {
-		return false
-	}
-	if c.byToken == nil {
-		c.byToken = map[[channelTokenBytes]byte]*recordEnd{}
-	}
-	c.byToken[token] = &recordEnd{conn: conn}
-	return true
-}
-
-func (c *recordChannels) remove(token [channelTokenBytes]byte) {
-	c.mu.Lock()
-	e := c.byToken[token]
-	delete(c.byToken, token)
-	c.mu.Unlock()
-	if e != nil {
-		_ = e.conn.Close() // there is nothing left to send
-	}
-}
-
-func (c *recordChannels) close() {
-	c.mu.Lock()
-	all := c.byToken
-	c.byToken, c.closed = nil, true
-	c.mu.Unlock()
-	for _, e := range all {
-		_ = e.conn.Close() // there is nothing left to send
-	}
-}
+type recordChannels struct{ channelEnds[net.Conn] }
 
 // pass writes records to the client that expects them, and says whether it has. The records stay the caller's.
 func (c *recordChannels) pass(name []byte, number uint64, records storage.Buffers) bool {
@@ -259,20 +215,18 @@ func (c *recordChannels) pass(name []byte, number uint64, records storage.Buffer
 		return false
 	}
 	token := [channelTokenBytes]byte(name)
-	c.mu.Lock()
-	e := c.byToken[token]
-	c.mu.Unlock()
+	e := c.get(token)
 	if e == nil {
 		return false
 	}
-	if err := e.send(number, uint64(bytes), records); err != nil {
+	if err := sendRecords(e, number, uint64(bytes), records); err != nil {
 		c.remove(token)
 		return false
 	}
 	return true
 }
 
-func (e *recordEnd) send(number, bytes uint64, records []mem.Buffer) error {
+func sendRecords(e *channelEnd[net.Conn], number, bytes uint64, records []mem.Buffer) error {
 	var header [recordHeader]byte
 	binary.BigEndian.PutUint64(header[:], number)
 	binary.BigEndian.PutUint64(header[8:], bytes)
