@@ -298,8 +298,14 @@ func (w *World) fetch(c *consumer, to *node, epoch int32, again func()) {
 	}}}
 	w.call(&c.process, &to.process, requestTimeout, func(answer func(func())) {
 		var res storage.FetchPartitionResult
-		w.use(to, func() { res = to.core.Fetch(req) })
-		start, _ := to.core.FindOffset(c.key, storage.ConsumerReplicaID, epoch, simulation.Earliest)
+		var start int64
+		w.use(to, func() {
+			res = to.core.Fetch(req)
+			start, _ = to.core.FindOffset(c.key, storage.ConsumerReplicaID, epoch, simulation.Earliest)
+		})
+		if !to.up {
+			return // Its last disk broke under the read.
+		}
 		answer(func() {
 			switch res.Error {
 			case errcode.None:
