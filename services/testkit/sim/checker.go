@@ -39,8 +39,8 @@ type truth struct {
 	deleted int64
 	// leaders are the nodes that led, by epoch.
 	leaders map[int32]int32
-	// seen are the batches in committed, and sequences the next sequence number of each producer.
-	seen      map[int64]bool
+	// seen are the offsets of the batches in committed, and sequences the next sequence number of each producer.
+	seen      map[int64]int64
 	sequences map[int64]int32
 	// elr are the eligible leader replicas as KIP-966 has them: who left an ISR that then was smaller than the minimum, and has
 	// not come back from an unclean shutdown since.
@@ -87,7 +87,7 @@ func (c *checker) truth(k simulation.Key) *truth {
 
 // recount looks at the committed records anew.
 func (t *truth) recount() {
-	t.seen, t.sequences = map[int64]bool{}, map[int64]int32{}
+	t.seen, t.sequences = map[int64]int64{}, map[int64]int32{}
 }
 
 func (c *checker) copyOf(node int32, k simulation.Key) *copied {
@@ -243,14 +243,16 @@ func (c *checker) cutTo(w *World, k simulation.Key, t *truth, l *copied) {
 		}
 	}
 	t.committed, t.cut = t.committed[:l.agrees], false
+	// What was deleted elsewhere was not compared: here it may be something else, which counts from now on.
+	copy(t.committed[:min(l.agrees, t.deleted)], l.records)
 	t.recount()
 	for _, copies := range c.copies {
 		if other := copies[k]; other != nil {
 			other.agrees = min(other.agrees, l.agrees)
 		}
 	}
-	for _, r := range t.committed {
-		t.seen[r.batch] = true
+	for offset, r := range t.committed {
+		t.seen[r.batch] = int64(offset) - int64(r.index)
 	}
 }
 
@@ -283,11 +285,15 @@ func (c *checker) commitBatch(w *World, k simulation.Key, t *truth, id, offset i
 		w.fail("partition %d offset %d: nobody has written batch %d there", k.Partition, offset, id)
 		return
 	}
-	if t.seen[id] {
+	if t.forgotten(b) {
+		t.seen[id] = offset
+		return
+	}
+	if _, seen := t.seen[id]; seen {
 		w.fail("partition %d: batch %d is in the log twice, again at offset %d", k.Partition, id, offset)
 		return
 	}
-	t.seen[id] = true
+	t.seen[id] = offset
 	if b.pid < 0 {
 		return
 	}
@@ -349,9 +355,16 @@ func (c *checker) acknowledgedBy(w *World, n *node, b *batch, base int64) {
 	}
 }
 
-// holds says whether a batch is in a node's log.
+// forgotten says that a batch was committed and has been deleted. A replica whose log begins behind it knows nothing of it, as in
+// Kafka: sent again it is a new one there, or out of order.
+func (t *truth) forgotten(b *batch) bool {
+	offset, seen := t.seen[b.id]
+	return seen && offset+int64(b.count) <= t.deleted
+}
+
+// holds says whether a batch is in a node's log, or has been deleted from it.
 func (c *checker) holds(n *node, b *batch) bool {
-	return slices.ContainsFunc(c.copyOf(n.id, b.key).records, func(r record) bool { return r.batch == b.id })
+	return c.truth(b.key).forgotten(b) || slices.ContainsFunc(c.copyOf(n.id, b.key).records, func(r record) bool { return r.batch == b.id })
 }
 
 // acknowledged counts what a producer was told.
