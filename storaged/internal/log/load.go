@@ -351,8 +351,11 @@ func (l *Log) loadProducers(clean bool) error {
 	if n := len(l.snapshots); n > 0 {
 		newest = l.snapshots[n-1]
 	}
+	if err := l.cutSnapshots(l.logEnd); err != nil {
+		return err
+	}
 	err := l.removeSnapshots(func(o int64) bool {
-		return o > l.logEnd || o != newest && !slices.ContainsFunc(l.segments, func(s *segment) bool { return s.base == o })
+		return o != newest && !slices.ContainsFunc(l.segments, func(s *segment) bool { return s.base == o })
 	})
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"errors"
 	"math"
 	"reflect"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/recordbatch"
 	"chancery/services/storage"
+	"chancery/services/vfs/memfs"
 )
 
 // produce checks and appends one batch, as a leader does for a client.
@@ -373,6 +375,38 @@ func TestTruncationTakesSnapshots(t *testing.T) {
 	f.reopen(true)
 	if got := f.ActiveProducers(); len(want) != 2 || !slices.Equal(got, want) {
 		t.Fatalf("%+v, before the crash %+v", got, want)
+	}
+}
+
+// TestSnapshotsDoNotComeBack: what is behind a cut is gone for good, whenever the power fails after it.
+func TestSnapshotsDoNotComeBack(t *testing.T) {
+	for name, cut := range map[string]func(f *fixture) error{
+		"cut":        func(f *fixture) error { return f.TruncateTo(1) },
+		"begun anew": func(f *fixture) error { return f.TruncateFullyAndStartAt(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := memfs.New(func() time.Time { return time.UnixMilli(1) })
+			if err := disk.MkdirAll("/d", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			f := newFixture(t, "/d", func(o *Options) { o.FS = disk })
+			for pid := range int64(3) {
+				f.append(1, spec{pid: pid + 1})
+				if err := errors.Join(f.Roll(), f.Flush()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := cut(f); err != nil {
+				t.Fatal(err)
+			}
+			f.Abandon()
+			disk.LosePower(func(int) int { return 0 })
+			for _, offset := range []int64{2, 3} {
+				if _, err := disk.ReadFile(segmentPath(f.dir, offset, snapshotSuffix)); err == nil {
+					t.Errorf("the snapshot at offset %d is back", offset)
+				}
+			}
+		})
 	}
 }
 

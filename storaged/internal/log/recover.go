@@ -53,7 +53,10 @@ func (l *Log) recoverFrom(offset int64) error {
 		if err := l.removeFiles(gone, false); err != nil {
 			return err
 		}
-		return l.removeSnapshots(func(o int64) bool { return o > r.end })
+		if err := l.removeSnapshots(func(o int64) bool { return o > r.end }); err != nil {
+			return err
+		}
+		return l.fs.SyncDir(l.dir) // so that nothing of it comes back
 	}
 	return nil
 }

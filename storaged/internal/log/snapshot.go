@@ -124,6 +124,18 @@ func (l *Log) removeSnapshots(match func(offset int64) bool) error {
 	return errors.Join(errs...)
 }
 
+// cutSnapshots removes the snapshots behind an offset for good: one that came back with a power loss, when the log has gone on past
+// it, would tell of records that are not in the log any more.
+func (l *Log) cutSnapshots(end int64) error {
+	if n := len(l.snapshots); n == 0 || l.snapshots[n-1] <= end {
+		return nil
+	}
+	if err := l.removeSnapshots(func(o int64) bool { return o > end }); err != nil {
+		return err
+	}
+	return l.fs.SyncDir(l.dir)
+}
+
 // restoreProducers loads the newest good snapshot at or below an offset, and empties the state when there is none.
 // Broken snapshots are removed.
 func (l *Log) restoreProducers(upTo int64) error {

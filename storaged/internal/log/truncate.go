@@ -85,13 +85,14 @@ func (l *Log) truncate(offset int64) error {
 	if err := l.removeFiles(removed, false); err != nil {
 		return err
 	}
+	if err := l.removeSnapshots(func(o int64) bool { return o > end }); err != nil {
+		return err
+	}
+	// Neither segments nor snapshots may come back behind a power loss.
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return err
 	}
 	if err := l.writeEpochs(); err != nil {
-		return err
-	}
-	if err := l.removeSnapshots(func(o int64) bool { return o > end }); err != nil {
 		return err
 	}
 	return l.rebuildProducers()
@@ -257,7 +258,7 @@ func (l *Log) startAt(offset int64, history epochs) error {
 			return err
 		}
 	}
-	if err := l.removeSnapshots(func(int64) bool { return true }); err != nil {
+	if err := l.cutSnapshots(-1); err != nil {
 		return err
 	}
 	l.producers.mu.Lock()
