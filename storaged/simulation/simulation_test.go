@@ -27,8 +27,15 @@ var (
 // twoNodes is a leader, node 1, and a follower, node 2, both in sync.
 func twoNodes(t *testing.T) (leader, follower *simulation.Node) {
 	t.Helper()
+	image := twoReplicas(t, 0)
+	return newNode(t, 1, newDisk(t), image), newNode(t, 2, newDisk(t), image)
+}
+
+// twoReplicas is a cluster with a partition that node 1 leads in an epoch, and node 2 follows.
+func twoReplicas(t *testing.T, leaderEpoch int32) *metadata.Image {
+	t.Helper()
 	records := []metarecord.Record{&metarecord.TopicRecord{Name: "t", TopicID: topicID}, &metarecord.PartitionRecord{
-		TopicID: topicID, Replicas: []int32{1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 0,
+		TopicID: topicID, Replicas: []int32{1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: leaderEpoch,
 	}}
 	for id := range int32(2) {
 		records = append(records, &metarecord.RegisterBrokerRecord{BrokerID: id + 1, IncarnationID: uuid.UUID{byte(id + 1)}, BrokerEpoch: int64(id)})
@@ -37,22 +44,29 @@ func twoNodes(t *testing.T) (leader, follower *simulation.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.UnixMilli(1_700_000_000_000)
-	var nodes []*simulation.Node
-	for id := range int32(2) {
-		disk := memfs.New(func() time.Time { return now })
-		if err := disk.MkdirAll("/d", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		n := simulation.New(simulation.Options{
-			ID: id + 1, ClusterID: "c", Directories: []simulation.Directory{{Path: "/d", ID: uuid.UUID{7, byte(id)}, FS: disk}},
-			Static: configdef.NewNode(nil), SegmentBytes: 1 << 20, Now: func() time.Time { return now }, Logger: slog.New(slog.DiscardHandler),
-		})
-		n.Registered(int64(id))
-		n.Publish(delta.Image())
-		nodes = append(nodes, n)
+	return delta.Image()
+}
+
+func now() time.Time { return time.UnixMilli(1_700_000_000_000) }
+
+func newDisk(t *testing.T) *memfs.Disk {
+	t.Helper()
+	disk := memfs.New(now)
+	if err := disk.MkdirAll("/d", 0o755); err != nil {
+		t.Fatal(err)
 	}
-	return nodes[0], nodes[1]
+	return disk
+}
+
+func newNode(t *testing.T, id int32, disk *memfs.Disk, image *metadata.Image) *simulation.Node {
+	t.Helper()
+	n := simulation.New(simulation.Options{
+		ID: id, ClusterID: "c", Directories: []simulation.Directory{{Path: "/d", ID: uuid.UUID{7, byte(id)}, FS: disk}},
+		Static: configdef.NewNode(nil), SegmentBytes: 1 << 20, Now: now, Logger: slog.New(slog.DiscardHandler),
+	})
+	n.Registered(int64(id - 1))
+	n.Publish(image)
+	return n
 }
 
 func batchOf(t *testing.T, records int) []byte {
@@ -79,7 +93,12 @@ func appendTo(t *testing.T, n *simulation.Node, records int) {
 
 // copyOnce is one fetch of the follower.
 func copyOnce(leader, follower *simulation.Node, spoil func([]byte)) errcode.Code {
-	req := follower.Position(key, 0, 1<<20)
+	return copyIn(0, leader, follower, spoil)
+}
+
+// copyIn is one fetch of the follower in a leader epoch.
+func copyIn(leaderEpoch int32, leader, follower *simulation.Node, spoil func([]byte)) errcode.Code {
+	req := follower.Position(key, leaderEpoch, 1<<20)
 	res := leader.Fetch(req)
 	if res.Error == errcode.None {
 		if spoil != nil {
@@ -87,7 +106,7 @@ func copyOnce(leader, follower *simulation.Node, spoil func([]byte)) errcode.Cod
 			spoil(data)
 			res.Records.Buffers = mem.BufferSlice{mem.SliceBuffer(data)}
 		}
-		follower.Take(key, 0, req.Partitions[0].FetchOffset, &res)
+		follower.Take(key, leaderEpoch, req.Partitions[0].FetchOffset, &res)
 	}
 	return res.Error
 }
@@ -149,6 +168,35 @@ func TestFollowerEndsInsideABatch(t *testing.T) {
 	want, wantErr := leader.Records(key, 3)
 	if err != nil || wantErr != nil || !slices.Equal(got, want) {
 		t.Fatal("the logs are not equal", err, wantErr)
+	}
+}
+
+// TestDeletedRecordsThatAreBack: a crash takes the mark of what was deleted, so that the log begins earlier again than its epochs tell
+// of. When all that they tell of is cut off, the rest cannot be compared with what the leader has, and goes too.
+func TestDeletedRecordsThatAreBack(t *testing.T) {
+	const epoch = 3
+	image, disk := twoReplicas(t, epoch), newDisk(t)
+	leader, follower := newNode(t, 1, newDisk(t), image), newNode(t, 2, disk, image)
+	for _, records := range []int{2, 3} {
+		appendTo(t, leader, records)
+		copyIn(epoch, leader, follower, nil)
+	}
+	copyIn(epoch, leader, follower, nil)
+	if code := leader.DeleteRecords(key, 3); code != errcode.None {
+		t.Fatal(code.Name())
+	}
+	copyIn(epoch, leader, follower, nil)
+	if s := state(follower); s.LogStart != 3 || s.LogEnd != 5 {
+		t.Fatalf("%+v", s)
+	}
+	follower.Kill()
+	follower = newNode(t, 2, disk, image)
+	if s := state(follower); s.LogStart != 0 || s.LogEnd != 5 {
+		t.Fatalf("%+v", s)
+	}
+	follower.Take(key, epoch, 5, &storage.FetchPartitionResult{Diverging: storage.EpochEndOffset{Epoch: 1, EndOffset: 9}})
+	if s := state(follower); s.Failed || s.LogStart != 0 || s.LogEnd != 0 {
+		t.Fatalf("%+v", s)
 	}
 }
 

@@ -440,7 +440,7 @@ func (c *checker) restarted(w *World, before *metadata.Image, b metadataBatch) [
 		}
 		n := w.nodeOf(reg.BrokerID)
 		clean := n.incarnation == reg.IncarnationID && n.bootedClean
-		if n.incarnation == reg.IncarnationID {
+		if n.incarnation == reg.IncarnationID && n.incarnation != n.lostIn {
 			n.lostData = false
 		}
 		if !clean {
@@ -519,7 +519,7 @@ func (c *checker) maySafelyLose(w *World, n *node) bool {
 
 // lost says that a node's disks have lost something.
 func (c *checker) lost(n *node) {
-	n.lostData = true
+	n.lostData, n.lostIn = true, n.incarnation
 	for _, l := range c.copies[n.id] {
 		l.stale, l.doubtful, l.agrees, l.records = true, true, 0, nil
 	}

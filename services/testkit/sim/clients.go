@@ -178,6 +178,8 @@ func (w *World) sentBatch(p *producer, b *batch, res *storage.PartitionAppendRes
 	switch {
 	case res.Error == errcode.None:
 		b.acknowledged = res.BaseOffset
+		// The answer may come when an election out of sync has given up what it tells of.
+		b.forgiven = b.forgiven || leaderEpoch < w.checker.truth(p.key).unclean
 		w.checker.acknowledged(w, b)
 		p.established = true
 		p.drop(b)

@@ -58,6 +58,8 @@ type node struct {
 	checkpoints map[simulation.Key]simulation.Checkpoint
 	// lostData says that the disks lost something that the controller does not know of yet.
 	lostData bool
+	// lostIn is the incarnation before the loss: a registration of it that is still on its way tells the controller nothing.
+	lostIn uuid.UUID
 
 	proposals map[simulation.Key]simulation.Proposal
 	proposing bool

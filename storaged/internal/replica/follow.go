@@ -152,6 +152,11 @@ func (r *Replica) cut(leader storage.EpochEndOffset) error {
 	if err := r.Log().TruncateTo(to); err != nil {
 		return fmt.Errorf("truncate to %d: %w", to, err)
 	}
+	if l := r.Log(); len(l.Epochs()) == 0 && l.LogStartOffset() < l.LogEndOffset() {
+		// What is left was deleted once, and is back since a crash took the mark of that. Without its epochs nobody can compare it
+		// with what the leader has there.
+		return r.restartAt(l.LogStartOffset())
+	}
 	r.Log().SetRemoteEndOffset(0)
 	out := r.machine.Truncated(r.Log().LogEndOffset())
 	r.Log().SetHighWatermark(r.machine.HighWatermark())
