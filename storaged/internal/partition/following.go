@@ -24,9 +24,10 @@ func (p *Partition) Followed(logEnd, leaderHighWatermark int64) Effects {
 	return out
 }
 
-// Truncated says that the log was cut and now ends at logEnd.
+// Truncated says that the log was cut and now ends at logEnd, which is below its start when a batch that has the start inside
+// went: then the log begins there, too.
 func (p *Partition) Truncated(logEnd int64) Effects {
-	p.logEnd = logEnd
+	p.logStart, p.logEnd = min(p.logStart, logEnd), logEnd
 	p.highWatermark = min(p.highWatermark, logEnd)
 	return Effects{LookAgain: true}
 }

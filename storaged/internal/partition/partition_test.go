@@ -261,6 +261,11 @@ func TestFollowing(t *testing.T) {
 	if b.p.Truncated(6); b.p.HighWatermark() != 6 || b.p.LogEnd() != 6 {
 		t.Fatal(b.p.HighWatermark(), b.p.LogEnd())
 	}
+	// A batch that has the log's start inside goes as a whole.
+	b.p.LogStartMoved(5)
+	if b.p.Truncated(4); b.p.LogStart() != 4 || b.p.HighWatermark() != 4 || b.p.LogEnd() != 4 {
+		t.Fatal(b.p.LogStart(), b.p.HighWatermark(), b.p.LogEnd())
+	}
 	// The ISR of the same leader epoch changed: the copying goes on.
 	if out := b.p.BecomeFollower(&metadata.Partition{Replicas: []int32{1, 2}, Leader: 2, LeaderEpoch: 4, PartitionEpoch: 2}); out.Fetch != nil || out.StopFetching {
 		t.Fatalf("%+v", out)
