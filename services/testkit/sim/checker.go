@@ -42,6 +42,8 @@ type truth struct {
 	// seen are the offsets of the batches in committed, and sequences the next sequence number of each producer.
 	seen      map[int64]int64
 	sequences map[int64]int32
+	// anew are the producers that a leader has taken a deleted batch of for a new one: what they sent after it does not fit then.
+	anew map[int64]bool
 	// elr are the eligible leader replicas as KIP-966 has them: who left an ISR that then was smaller than the minimum, and has
 	// not come back from an unclean shutdown since.
 	elr []int32
@@ -87,7 +89,7 @@ func (c *checker) truth(k simulation.Key) *truth {
 
 // recount looks at the committed records anew.
 func (t *truth) recount() {
-	t.seen, t.sequences = map[int64]int64{}, map[int64]int32{}
+	t.seen, t.sequences, t.anew = map[int64]int64{}, map[int64]int32{}, map[int64]bool{}
 }
 
 func (c *checker) copyOf(node int32, k simulation.Key) *copied {
@@ -286,7 +288,7 @@ func (c *checker) commitBatch(w *World, k simulation.Key, t *truth, id, offset i
 		return
 	}
 	if t.forgotten(b) {
-		t.seen[id] = offset
+		t.seen[id], t.anew[b.pid] = offset, true
 		return
 	}
 	if _, seen := t.seen[id]; seen {

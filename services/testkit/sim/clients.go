@@ -219,9 +219,9 @@ func (w *World) isOld(k simulation.Key, epoch int32) bool {
 }
 
 // outOfOrder is what a leader says to the first batch of an idempotent producer when it does not know all those before, which
-// were acknowledged: records are lost.
+// were acknowledged: records are lost, or were deleted and one of them came again.
 func (w *World) outOfOrder(p *producer, b *batch, epoch int32) {
-	if p.acks == storage.AcksAll && !w.checker.mayHaveLost(p.key) {
+	if p.acks == storage.AcksAll && !w.checker.mayHaveLost(p.key) && !w.checker.truth(p.key).anew[p.pid] {
 		w.fail("%s: the leader of epoch %d takes batch %d, sequence %d, for out of order, though all before it were acknowledged",
 			p.name, epoch, b.id, b.sequence)
 		return
