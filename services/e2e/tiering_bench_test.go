@@ -174,26 +174,28 @@ func (c benchCluster) produceCold(b *testing.B, cl *kgo.Client, topic string) (l
 			b.Fatal(err)
 		}
 	}
-	least := int64(tierBenchBytes / tierBenchBatchBytes)
+	awaitFarEnough(b, cl, topic, latestTiered, tierBenchBytes/tierBenchBatchBytes-1)
+	took = time.Since(began)
+	awaitFarEnough(b, cl, topic, earliestLocal, all)
+	return all, took
+}
+
+// awaitFarEnough waits until an offset of a topic's partition 0 is as far as it is to come.
+func awaitFarEnough(b *testing.B, cl *kgo.Client, topic string, timestamp, least int64) {
+	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
 	defer cancel()
 	for {
-		tiered, err := tryOffsetAt(ctx, cl, topic, 0, latestTiered)
+		is, err := tryOffsetAt(ctx, cl, topic, 0, timestamp)
 		if err != nil {
 			b.Fatal(err)
 		}
-		if tiered+1 >= least && took == 0 {
-			took = time.Since(began)
-		}
-		if local, err = tryOffsetAt(ctx, cl, topic, 0, earliestLocal); err != nil {
-			b.Fatal(err)
-		}
-		if took > 0 && local == all {
-			return local, took
+		if is >= least {
+			return
 		}
 		select {
 		case <-ctx.Done():
-			b.Fatalf("%d is remote, the local log begins at %d", tiered, local)
+			b.Fatalf("the offset of %s that %d asks for is %d, want %d", topic, timestamp, is, least)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -285,8 +287,12 @@ func BenchmarkTierColdConsumer(b *testing.B) {
 	}
 }
 
-// BenchmarkTierProduce writes small records one by one: alone, beside a consumer that reads another topic from the store all the
-// time, and while segments of another topic are copied to the store. The p99 of the latter two by the first is what those cost
+// tierBenchTurns is how often writing alone and beside a consumer take turns: the times of one turn differ by more than what is
+// measured, as others use the machine, too.
+const tierBenchTurns = 10
+
+// BenchmarkTierProduce writes small records one by one: alone and beside a consumer that reads another topic from the store, in
+// turns, and while segments of another topic are copied to the store. The p99 of the latter two by the first is what those cost
 // who write.
 func BenchmarkTierProduce(b *testing.B) {
 	for shape, start := range benchShapes {
@@ -300,47 +306,54 @@ func BenchmarkTierProduce(b *testing.B) {
 			end, _ := c.produceCold(b, cl, "cold")
 			producer := c.client(b, kgo.ProducerLinger(0))
 			c.topic(b, producer, "hot")
-			p99 := func() (p99 float64, took time.Duration) {
-				var times []time.Duration
+			write := func(times []time.Duration) ([]time.Duration, time.Duration) {
+				began := time.Now()
 				for range 2000 {
 					began := time.Now()
 					if err := producer.ProduceSync(b.Context(), &kgo.Record{Topic: "hot", Value: make([]byte, 1024)}).FirstErr(); err != nil {
 						b.Fatal(err)
 					}
 					times = append(times, time.Since(began))
-					took += times[len(times)-1]
 				}
-				slices.Sort(times)
-				return float64(times[len(times)*99/100].Microseconds()) / 1000, took
+				return times, time.Since(began)
 			}
-			p99()
-			var alone, beside, copying, readPerSecond, copiedPerSecond float64
+			write(nil)
+			var alone, beside, copying []time.Duration
+			var reading, copied time.Duration
+			var read, bytesCopied int64
 			for i := range b.N {
-				one, _ := p99()
-				alone += one
-				ctx, cancel := context.WithCancel(b.Context())
-				ended := make(chan int64, 1)
-				go func() { ended <- readOn(ctx, b, cl, cold, end) }()
-				one, took := p99()
-				beside += one
-				cancel()
-				readPerSecond += float64(<-ended) / took.Seconds()
-
-				c.uncopied(b, cl, fmt.Sprint("bulk-", i))
+				for range tierBenchTurns {
+					alone, _ = write(alone)
+					ctx, cancel := context.WithCancel(b.Context())
+					ended := make(chan int64, 1)
+					go func() { ended <- readOn(ctx, b, cl, cold, end) }()
+					var took time.Duration
+					beside, took = write(beside)
+					reading += took
+					cancel()
+					read += <-ended
+				}
+				bulk := fmt.Sprint("bulk-", i)
+				c.uncopied(b, cl, bulk)
 				before := store.Stats().BytesIn
-				tier(b, cl, fmt.Sprint("bulk-", i))
-				one, took = p99()
-				copying += one
-				copiedPerSecond += float64(store.Stats().BytesIn-before) / took.Seconds()
+				tier(b, cl, bulk)
+				var took time.Duration
+				copying, took = write(copying)
+				copied += took
+				bytesCopied += store.Stats().BytesIn - before
+				awaitFarEnough(b, cl, bulk, latestTiered, tierBenchBytes/tierBenchBatchBytes-1)
 			}
-			n := float64(b.N)
-			b.ReportMetric(alone/n, "p99-ms-alone")
-			b.ReportMetric(beside/n, "p99-ms-beside-reader")
-			b.ReportMetric(beside/alone, "reader-ratio")
-			b.ReportMetric(readPerSecond/n/1e6, "read-MB/s")
-			b.ReportMetric(copying/n, "p99-ms-beside-copy")
-			b.ReportMetric(copying/alone, "copy-ratio")
-			b.ReportMetric(copiedPerSecond/n/1e6, "copied-MB/s")
+			p99 := func(times []time.Duration) float64 {
+				slices.Sort(times)
+				return float64(times[len(times)*99/100].Microseconds()) / 1000
+			}
+			b.ReportMetric(p99(alone), "p99-ms-alone")
+			b.ReportMetric(p99(beside), "p99-ms-beside-reader")
+			b.ReportMetric(p99(beside)/p99(alone), "reader-ratio")
+			b.ReportMetric(float64(read)/reading.Seconds()/1e6, "read-MB/s")
+			b.ReportMetric(p99(copying), "p99-ms-beside-copy")
+			b.ReportMetric(p99(copying)/p99(alone), "copy-ratio")
+			b.ReportMetric(float64(bytesCopied)/copied.Seconds()/1e6, "copied-MB/s")
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 const (
 	// Floor is the least rate, in bytes per second for all cold readers of a gateway together.
-	Floor = 8 << 20
+	Floor = 4 << 20
 	// ceiling is a rate that bounds nothing any more.
 	ceiling = 8 << 30
 	// producing is for how long after a produce request there may be another one.
@@ -21,22 +21,29 @@ const (
 	// roundMost.
 	round         = 500 * time.Millisecond
 	roundMost     = 5 * time.Second
-	roundRequests = 200
-	// slower is by how much a request is slow; usual is the share of requests that is not.
-	slower = 1.1
-	usual  = 0.99
+	roundRequests = 500
+	// Without cold reads the share usual of the requests is not slow, and mostUsual not very slow. Of the former a round has enough
+	// to tell a little harm to many requests, and the latter tell rare harm that is large.
+	usual     = 0.95
+	mostUsual = 0.99
+	// The rate grows by a growthStep part for each of the last rounds that it has grown in, up to growthMost of them; before the
+	// first round as if there had been growthFirst. Of the rate at least cut is left after a round.
+	growthStep  = 16
+	growthFirst = 4
+	growthMost  = 8
+	cut         = 0.5
 
 	// Cold reads pause for pause, each pauseEvery, or pauseFirst while it is not known what is usual without them.
-	pause      = 500 * time.Millisecond
+	pause      = time.Second
 	pauseEvery = 10 * time.Second
 	pauseFirst = time.Second
 	// leastKnown is how many requests it takes to know what is usual.
 	leastKnown = 100
 
-	// A grant is as many bytes as pass in grantTime, and no fewer than leastGrant: small pieces, so that a produce request is not
-	// behind a large one.
+	// A grant is as many bytes as pass in grantTime, and no fewer than leastGrant, what a consumer asks for by default: at a low
+	// rate few large pieces hold up fewer produce requests than many small ones.
 	grantTime  = 30 * time.Millisecond
-	leastGrant = 64 << 10
+	leastGrant = 1 << 20
 )
 
 // Governor decides when cold bytes pass. It is a pure state machine: time comes in, and it is not safe for use by several
@@ -44,20 +51,22 @@ const (
 type Governor struct {
 	// produced is when the last produce request ended.
 	produced time.Time
-	// rate is in bytes per second; while eager it grows fast, until it has been too high once.
+	// rate is in bytes per second, grown the rounds that it has grown in since it was last too high.
 	rate  float64
-	eager bool
+	grown int
 	// next is when the next bytes may pass, cold when the last ones did or will.
 	next, cold time.Time
 
 	// quiet are the times of requests while no cold bytes passed.
-	quiet times
-	// What follows is of the present round: requests beside cold bytes, those of them above slowFrom, and whether a read had to
-	// wait.
-	began          time.Time
-	requests, slow int
-	slowFrom       time.Duration
-	waited         bool
+	quiet baseline
+	// What follows is of the present round: requests beside cold bytes, those of them that are slow and very slow, from what times
+	// on they are, and whether a read had to wait.
+	began                    time.Time
+	requests, slow, verySlow int
+	slowFrom, verySlowFrom   time.Duration
+	waited                   bool
+	// known is from how many requests those times are known.
+	known int
 
 	// paused is until when no cold bytes pass, pauseAt when the next pause begins.
 	paused, pauseAt time.Time
@@ -90,6 +99,9 @@ func (g *Governor) Produced(now time.Time, took time.Duration) {
 	if took > g.slowFrom {
 		g.slow++
 	}
+	if took > g.verySlowFrom {
+		g.verySlow++
+	}
 	if watched := now.Sub(g.began); watched >= roundMost || watched >= round && g.requests >= roundRequests {
 		g.judge(now)
 	}
@@ -97,35 +109,49 @@ func (g *Governor) Produced(now time.Time, took time.Duration) {
 
 // begin starts with the least rate.
 func (g *Governor) begin(now time.Time) {
-	g.rate, g.eager = Floor, true
+	g.rate, g.grown = Floor, growthFirst
 	g.pauseAt = now.Add(pauseEvery)
-	if g.quiet.count < leastKnown {
+	if g.quiet.count() < leastKnown {
 		g.pauseAt = now.Add(pauseFirst)
 	}
 	g.newRound(now)
 }
 
 func (g *Governor) newRound(now time.Time) {
-	g.began, g.requests, g.slow, g.waited = now, 0, 0, false
-	g.slowFrom = math.MaxInt64
-	if g.quiet.count >= leastKnown {
-		g.slowFrom = time.Duration(slower * float64(g.quiet.quantile(usual)))
+	g.began, g.requests, g.slow, g.verySlow, g.waited = now, 0, 0, 0, false
+	g.slowFrom, g.verySlowFrom = math.MaxInt64, math.MaxInt64
+	if g.quiet.count() >= leastKnown {
+		g.slowFrom, g.verySlowFrom = g.quiet.quantile(usual), g.quiet.quantile(mostUsual)
+		g.known = g.quiet.count()
 	}
 }
 
 // judge changes the rate by what the round has shown.
 func (g *Governor) judge(now time.Time) {
-	expected := (1 - usual) * float64(g.requests)
-	switch {
+	slow, verySlow := g.excess(g.slow, usual), g.excess(g.verySlow, mostUsual)
+	switch worst := max(slow, verySlow); {
 	case g.slowFrom == math.MaxInt64:
-	case float64(g.slow) > expected+math.Sqrt(expected):
-		g.rate, g.eager = max(Floor, g.rate/2), false
-	case g.waited && g.eager:
-		g.rate = min(ceiling, g.rate*5/4)
-	case g.waited:
-		g.rate = min(ceiling, g.rate+Floor/4)
+	case worst > 1:
+		g.rate, g.grown = max(Floor, g.rate*max(cut, 1/worst)), 0
+	case worst == 0 && g.waited:
+		g.grown = min(growthMost, g.grown+1)
+		g.rate = min(ceiling, g.rate*(1+float64(g.grown)/growthStep))
 	}
 	g.newRound(now)
+}
+
+// excess is by how many times more requests were slow than without cold reads: 0 if there were not more, and 1 if there were but that
+// can be chance, as what is usual is known from a number of requests, too.
+func (g *Governor) excess(slow int, usual float64) float64 {
+	expected := (1 - usual) * float64(g.requests)
+	deviation := math.Sqrt(expected * (1 + float64(g.requests)/float64(g.known)))
+	switch {
+	case float64(slow) <= expected:
+		return 0
+	case float64(slow) <= expected+3*deviation:
+		return 1
+	}
+	return float64(slow) / expected
 }
 
 // Reserve asks for cold bytes to pass. It gives how many may, and after what time; none may when that would be more than
@@ -177,14 +203,38 @@ func (g *Governor) worth(bytes int) time.Duration {
 
 const (
 	// timesPerDouble is how many classes of times there are between one and its double.
-	timesPerDouble = 8
+	timesPerDouble = 32
 	// timesClasses reach from a microsecond to over a minute.
 	timesClasses = 26*timesPerDouble + 1
-	// timesMost is from how many on earlier times count half.
-	timesMost = 4096
+	// generation is how many requests a baseline counts before it begins anew.
+	generation = 1000
 )
 
-// times are how long requests took, in classes; the later ones count more.
+// baseline is how long requests took of late, in two generations of times: what is older than both is forgotten, since other
+// requests may come now.
+type baseline struct{ present, past times }
+
+func (b *baseline) count() int { return b.present.count + b.past.count }
+
+func (b *baseline) add(took time.Duration) {
+	if b.present.count >= generation {
+		b.past, b.present = b.present, times{}
+	}
+	b.present.add(took)
+}
+
+// quantile is a time that the given share of the requests did not exceed.
+func (b *baseline) quantile(share float64) time.Duration {
+	above := int((1 - share) * float64(b.count()))
+	for class := timesClasses - 1; class > 0; class-- {
+		if above -= int(b.present.classes[class]) + int(b.past.classes[class]); above < 0 {
+			return time.Duration(math.Exp2(float64(class+1)/timesPerDouble) * float64(time.Microsecond))
+		}
+	}
+	return time.Microsecond
+}
+
+// times are how long requests took, in classes.
 type times struct {
 	count   int
 	classes [timesClasses]int32
@@ -196,23 +246,5 @@ func (t *times) add(took time.Duration) {
 		class = min(int(timesPerDouble*math.Log2(us)), timesClasses-1)
 	}
 	t.classes[class]++
-	if t.count++; t.count < timesMost {
-		return
-	}
-	t.count = 0
-	for i := range t.classes {
-		t.classes[i] /= 2
-		t.count += int(t.classes[i])
-	}
-}
-
-// quantile is a time that the given share of the requests did not exceed.
-func (t *times) quantile(share float64) time.Duration {
-	above := int((1 - share) * float64(t.count))
-	for class := timesClasses - 1; class > 0; class-- {
-		if above -= int(t.classes[class]); above < 0 {
-			return time.Duration(math.Exp2(float64(class+1)/timesPerDouble) * float64(time.Microsecond))
-		}
-	}
-	return time.Microsecond
+	t.count++
 }

@@ -16,7 +16,6 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // Without producers nothing waits; beside them bytes pass at the least rate, in small pieces, and no longer once they have ended.
 func TestReserve(t *testing.T) {
 	const mib = 1 << 20
-	piece := int(math.Floor(Floor * grantTime.Seconds()))
 	var g Governor
 	at := func(after time.Duration) time.Time { return start.Add(after) }
 	for i, step := range []struct {
@@ -27,13 +26,13 @@ func TestReserve(t *testing.T) {
 		granted  int
 		wait     time.Duration
 	}{
-		{after: 0, bytes: mib, most: time.Second, granted: mib},
+		{after: 0, bytes: 4 * mib, most: time.Second, granted: 4 * mib},
 		{after: 0, bytes: 50 * mib, most: time.Second, granted: 50 * mib},
-		{after: time.Second, produced: true, bytes: mib, most: time.Second, granted: piece},
-		{after: time.Second, bytes: mib, most: time.Second, granted: piece, wait: 30 * time.Millisecond},
-		{after: time.Second + 30*time.Millisecond, bytes: 1000, most: time.Second, granted: 1000, wait: 30 * time.Millisecond},
-		{after: time.Second + 30*time.Millisecond, bytes: mib, most: 20 * time.Millisecond, granted: 0, wait: 20 * time.Millisecond},
-		{after: time.Second + 200*time.Millisecond, bytes: mib, most: time.Second, granted: piece},
+		{after: time.Second, produced: true, bytes: 4 * mib, most: time.Second, granted: mib},
+		{after: time.Second, bytes: 4 * mib, most: time.Second, granted: mib, wait: 250 * time.Millisecond},
+		{after: time.Second + 100*time.Millisecond, bytes: 1000, most: time.Second, granted: 1000, wait: 400 * time.Millisecond},
+		{after: time.Second + 150*time.Millisecond, bytes: mib, most: 20 * time.Millisecond, granted: 0, wait: 20 * time.Millisecond},
+		{after: time.Second + 600*time.Millisecond, bytes: 4 * mib, most: time.Second, granted: mib},
 		{after: 4 * time.Second, bytes: mib, most: 0, granted: mib},
 	} {
 		if step.produced {
@@ -46,21 +45,21 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-func TestTimes(t *testing.T) {
-	var x times
+func TestBaseline(t *testing.T) {
+	var x baseline
 	if q := x.quantile(usual); q > time.Microsecond {
 		t.Errorf("of nothing: %s", q)
 	}
 	for i := range 100_000 {
 		x.add(time.Duration(1+i%1000) * time.Millisecond)
 	}
-	if q := x.quantile(usual); q < 980*time.Millisecond || q > 1100*time.Millisecond {
-		t.Errorf("the 99th percentile of up to 1 s is %s", q)
+	if q := x.quantile(usual); q < 940*time.Millisecond || q > 980*time.Millisecond {
+		t.Errorf("the 95th percentile of up to 1 s is %s", q)
 	}
-	for range 8 * timesMost {
+	for range 2 * generation {
 		x.add(time.Millisecond)
 	}
-	if q := x.quantile(usual); q > 400*time.Millisecond {
+	if q := x.quantile(usual); q > 1100*time.Microsecond {
 		t.Errorf("what was long ago still counts: %s", q)
 	}
 	x.add(-1)
