@@ -112,7 +112,7 @@ func TestColdReadsYieldToProducers(t *testing.T) {
 	c.ReadTier = func(_ context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
 		reads <- req
 		n := 100
-		if req.GetMaxBytes() < 1<<20 {
+		if req.GetMaxBytes() <= 1<<20 {
 			n = 8 << 20 // a first batch that is larger
 		}
 		return &storagerpc.TierRead{Records: storage.Records{Buffers: mem.BufferSlice{mem.SliceBuffer(make([]byte, n))}}, EndOffset: 4}, nil
@@ -140,7 +140,7 @@ func TestColdReadsYieldToProducers(t *testing.T) {
 		t.Errorf("without producers %d bytes, %v", n, asked)
 	}
 	ask[*kmsg.ProduceResponse](k, produce(9, "a", 0, batchOf(t, 2, 100, -1)))
-	if n, asked := cold(); n != 8<<20 || asked == nil || asked.GetMaxBytes() >= 1<<20 || !asked.GetMinOne() {
+	if n, asked := cold(); n != 8<<20 || asked == nil || asked.GetMaxBytes() > 1<<20 || !asked.GetMinOne() {
 		t.Errorf("beside producers %d bytes, %v", n, asked)
 	}
 	// A second of the rate is gone now: the next turn is too far away.
