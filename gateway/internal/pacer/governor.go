@@ -21,7 +21,7 @@ const (
 	// roundMost.
 	round         = 500 * time.Millisecond
 	roundMost     = 5 * time.Second
-	roundRequests = 500
+	roundRequests = 200
 	// Without cold reads the share usual of the requests is not slow, and mostUsual not very slow. Of the former a round has enough
 	// to tell a little harm to many requests, and the latter tell rare harm that is large.
 	usual     = 0.95
@@ -38,7 +38,7 @@ const (
 	pauseEvery = 10 * time.Second
 	pauseFirst = time.Second
 	// leastKnown is how many requests it takes to know what is usual.
-	leastKnown = 100
+	leastKnown = 20
 
 	// A grant is as many bytes as pass in grantTime, and no fewer than leastGrant, what a consumer asks for by default: at a low
 	// rate few large pieces hold up fewer produce requests than many small ones.
