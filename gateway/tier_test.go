@@ -75,6 +75,38 @@ func TestFetchFromTheTier(t *testing.T) {
 	}
 }
 
+// TestColdReadsGetTheirTurn: a partition whose first batch is larger than what is left is read all the same, when it is the first,
+// however much the local ones behind it have.
+func TestColdReadsGetTheirTurn(t *testing.T) {
+	c := coldCluster(t)
+	c.ReadTier = func(_ context.Context, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
+		if req.GetLeaderEpoch() != fake.TieredLeaderEpoch {
+			t.Errorf("read in the history of leader epoch %d", req.GetLeaderEpoch())
+		}
+		const batch = 1000
+		if !req.GetMinOne() && req.GetMaxBytes() < batch {
+			return &storagerpc.TierRead{}, nil
+		}
+		return &storagerpc.TierRead{Records: storage.Records{Buffers: mem.BufferSlice{mem.SliceBuffer(make([]byte, batch))}}, EndOffset: 4}, nil
+	}
+	k := dial(t, serve(t, c, nil))
+	for name, tt := range map[string]struct {
+		order []kmsg.FetchRequestTopicPartition
+		cold  int
+	}{"the cold one first": {[]kmsg.FetchRequestTopicPartition{from(0, 2), from(2, 15)}, 1000}, "the cold one last": {[]kmsg.FetchRequestTopicPartition{from(2, 15), from(0, 2)}, 0}} {
+		req := fetch(12, "a", tt.order...)
+		req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 60_000, 1, 150
+		for _, p := range ask[*kmsg.FetchResponse](k, req).Topics[0].Partitions {
+			switch n := len(p.RecordBatches); {
+			case p.Partition == 0 && n != tt.cold:
+				t.Errorf("%s: %d cold bytes", name, n)
+			case p.Partition == 2 && n == 0:
+				t.Errorf("%s: no local records", name)
+			}
+		}
+	}
+}
+
 func TestFetchFromATierThatIsAway(t *testing.T) {
 	for name, tt := range map[string]struct {
 		read func(ctx context.Context) error

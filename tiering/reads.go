@@ -39,7 +39,7 @@ type history struct {
 	segments []coldread.Segment
 }
 
-// learn keeps what a leader has said of its log.
+// learn keeps what a leader has said of its log, unless a later one has spoken already.
 func (r *reads) learn(p remotelog.Partition, log remotestate.Log, epoch int32) *history {
 	h := &history{log: log, epoch: epoch}
 	r.mu.Lock()
@@ -47,7 +47,9 @@ func (r *reads) learn(p remotelog.Partition, log remotestate.Log, epoch int32) *
 	if r.logs == nil {
 		r.logs = map[remotelog.Partition]*history{}
 	}
-	r.logs[p] = h
+	if known := r.logs[p]; known == nil || known.epoch <= epoch {
+		r.logs[p] = h
+	}
 	return h
 }
 
@@ -83,6 +85,18 @@ func (r *reads) of(p remotelog.Partition, h *history, view *remotestate.View) *h
 	return next
 }
 
+// usable gives what is known of a partition, if it is of a leader not before the one of an epoch and fits; otherwise nil.
+func (r *reads) usable(p remotelog.Partition, view *remotestate.View, leaderEpoch int32, fits func(*history) bool) *history {
+	h := r.known(p)
+	if h == nil || h.epoch < leaderEpoch {
+		return nil
+	}
+	if h = r.of(p, h, view); !fits(h) {
+		return nil
+	}
+	return h
+}
+
 // holds says whether an offset is in the history's segments, in the epoch that the reader's leader has there.
 func (h *history) holds(offset int64, epoch int32) bool {
 	for _, s := range h.segments {
@@ -115,11 +129,8 @@ func (s *Server) history(ctx context.Context, o ownedShard, p remotelog.Partitio
 	if view == nil {
 		view = &remotestate.View{Partition: p}
 	}
-	h := s.reads.known(p)
-	if h != nil && h.epoch >= leaderEpoch {
-		if h = s.reads.of(p, h, view); fits(h) {
-			return h, nil
-		}
+	if h := s.reads.usable(p, view, leaderEpoch, fits); h != nil {
+		return h, nil
 	}
 	log, epoch, err := s.lookup(ctx, p)
 	if err != nil {
@@ -180,7 +191,8 @@ func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*storage
 }
 
 func (s *Server) read(ctx context.Context, o ownedShard, p remotelog.Partition, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
-	h, err := s.history(ctx, o, p, -1, func(h *history) bool { return h.holds(req.GetFetchOffset(), req.GetEpoch()) })
+	// Beyond an offset that two leaders have alike, their histories may differ: only that of the leader that was asked counts.
+	h, err := s.history(ctx, o, p, req.GetLeaderEpoch(), func(h *history) bool { return h.holds(req.GetFetchOffset(), req.GetEpoch()) })
 	if err != nil {
 		return nil, err
 	}

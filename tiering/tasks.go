@@ -105,8 +105,10 @@ type job struct {
 
 // startDue finds the partitions of the owned shards and starts as many passes as there are places.
 func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
+	// The image comes second: one from before a shard was ours might not have the shard's topics yet, which would count as deleted.
+	owned := s.serving()
 	image := s.image.Load()
-	jobs := s.jobs(ctx, image, s.serving())
+	jobs := s.jobs(ctx, image, owned)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetTasks(jobs)

@@ -239,11 +239,12 @@ type FetchPartitionResult struct {
 	Leader    CurrentLeader
 	Records   Records
 	// Tiered says that the offset is below the local log: its records, of which there are none here, are in the remote tier.
-	// TieredEpoch is the leader epoch of the offset, LocalLogStart where the local log begins. AbortedTransactions are then
-	// those that began in the remote part and ended in the local one.
-	Tiered        bool
-	TieredEpoch   int32
-	LocalLogStart int64
+	// TieredEpoch is the leader epoch of the offset, TieredLeaderEpoch that of the leader in whose history it is to be read, and
+	// LocalLogStart where the local log begins. AbortedTransactions are then those that began in the remote part and ended in the
+	// local one.
+	Tiered                         bool
+	TieredEpoch, TieredLeaderEpoch int32
+	LocalLogStart                  int64
 	// RemoteEndOffset is the offset after the last record that is in the remote tier, as far as the node knows; 0 for none.
 	RemoteEndOffset int64
 }

@@ -260,6 +260,9 @@ func encodePartitionPart(b []byte, p *partitionPart) []byte {
 		b = appendNumber(b, 3, uint64(r.length))
 		b = closeNested(b, inner)
 	}
+	if p.Tiered {
+		b = appendZigZag(b, 20, int64(p.TieredLeaderEpoch))
+	}
 	return closeNested(b, mark)
 }
 
@@ -359,6 +362,8 @@ func (p *partitionPart) number(field protowire.Number, v uint64) error {
 		p.LocalLogStart = int64(v)
 	case 18:
 		p.RemoteEndOffset = int64(v)
+	case 20:
+		p.TieredLeaderEpoch = zigZag32(v)
 	}
 	return nil
 }

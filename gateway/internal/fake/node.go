@@ -191,6 +191,7 @@ func (n *Node) read(req *storage.FetchRequest) (res *storage.FetchResult, bytes 
 			}
 			if p.FetchOffset < n.TieredBelow {
 				out.Tiered, out.TieredEpoch, out.LocalLogStart, out.AbortedTransactions = true, 0, n.TieredBelow, n.LocalAborted
+				out.TieredLeaderEpoch = TieredLeaderEpoch
 				failed = true
 				break
 			}
@@ -204,6 +205,9 @@ func (n *Node) read(req *storage.FetchRequest) (res *storage.FetchResult, bytes 
 	}
 	return res, bytes, failed
 }
+
+// TieredLeaderEpoch is the leader epoch in whose history what is remote is to be read.
+const TieredLeaderEpoch = 7
 
 func (n *Node) records(l *partitionLog, p *storage.FetchPartition, left int, first bool) storage.Records {
 	limit := min(left, int(p.MaxBytes))

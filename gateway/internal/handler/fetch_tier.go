@@ -24,10 +24,11 @@ const besideRecords = 50 * time.Millisecond
 // readTier reads the partitions that the nodes have marked.
 func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
 	var cold []int
-	left := int(maxBytes)
+	left, leads := int(maxBytes), false
 	for i := range f.results {
 		res := &f.results[i]
 		if res.Tiered && res.Error == errcode.None {
+			leads = leads || left == int(maxBytes)
 			cold = append(cold, i)
 		}
 		left -= res.Records.Len()
@@ -35,22 +36,25 @@ func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
 	if len(cold) == 0 {
 		return
 	}
-	// As for local reads, something is given even if it is more than was asked for, but only once.
-	first := left == int(maxBytes)
 	share := int32(max(left, 0) / len(cold))
+	if leads {
+		// Partitions take turns to be the first: if the local ones behind it took everything each time, it would never be read.
+		share = max(share, maxBytes/int32(len(cold)+1))
+	}
 	turn := f.h.config.RemoteFetchMaxWait / 2
-	if !first {
+	if left < int(maxBytes) {
 		turn = min(turn, besideRecords)
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.h.config.RemoteFetchMaxWait)
 	defer cancel()
 	var wg sync.WaitGroup
 	for n, i := range cold {
-		size := min(max(share, 1), f.reads[i].MaxBytes)
-		if left <= 0 && n > 0 {
+		size := min(share, f.reads[i].MaxBytes)
+		if share <= 0 && n > 0 {
 			break
 		}
-		read := func() { f.readCold(ctx, i, max(size, 1), first && n == 0, turn) }
+		// As for local reads, the first partition gives something even if it is more than was asked for.
+		read := func() { f.readCold(ctx, i, max(size, 1), leads && n == 0, turn) }
 		if len(cold) == 1 {
 			read()
 			return
@@ -72,7 +76,8 @@ func (f *fetching) readCold(ctx context.Context, i int, maxBytes int32, minOne b
 	}
 	less := granted < int(maxBytes)
 	got, err := f.h.Tiering.Read(ctx, &tieringv1.ReadRequest{
-		TopicId: id[:], Partition: read.Partition, FetchOffset: read.FetchOffset, Epoch: res.TieredEpoch, MaxBytes: int32(granted),
+		TopicId: id[:], Partition: read.Partition, FetchOffset: read.FetchOffset, Epoch: res.TieredEpoch, LeaderEpoch: res.TieredLeaderEpoch,
+		MaxBytes: int32(granted),
 		// What is larger than a turn, but not than what was asked for, comes all the same.
 		MinOne: minOne || less, ReadCommitted: f.q.isolation == storage.ReadCommitted,
 	})

@@ -956,9 +956,11 @@ type FetchPartitionResult struct {
 	// The offset after the last record that the remote tier has, as far as the leader knows; 0 for none.
 	RemoteEndOffset int64 `protobuf:"varint,18,opt,name=remote_end_offset,json=remoteEndOffset,proto3" json:"remote_end_offset,omitempty"`
 	// Where the partition's records are in the files that were passed for this fetch. Its size is then 0.
-	Regions       []*PassedRegion `protobuf:"bytes,19,rep,name=regions,proto3" json:"regions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Regions []*PassedRegion `protobuf:"bytes,19,rep,name=regions,proto3" json:"regions,omitempty"`
+	// For a tiered offset, the leader epoch in whose history it is to be read.
+	TieredLeaderEpoch int32 `protobuf:"zigzag32,20,opt,name=tiered_leader_epoch,json=tieredLeaderEpoch,proto3" json:"tiered_leader_epoch,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *FetchPartitionResult) Reset() {
@@ -1122,6 +1124,13 @@ func (x *FetchPartitionResult) GetRegions() []*PassedRegion {
 		return x.Regions
 	}
 	return nil
+}
+
+func (x *FetchPartitionResult) GetTieredLeaderEpoch() int32 {
+	if x != nil {
+		return x.TieredLeaderEpoch
+	}
+	return 0
 }
 
 type PassedRegion struct {
@@ -3273,7 +3282,7 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\x04 \x03(\v2).chancery.storage.v1.FetchPartitionResultR\n" +
 	"partitions\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\x9b\x06\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xcb\x06\n" +
 	"\x14FetchPartitionResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -3295,7 +3304,8 @@ const file_storage_v1_storage_proto_rawDesc = "" +
 	"\ftiered_epoch\x18\x10 \x01(\x11R\vtieredEpoch\x123\n" +
 	"\x16local_log_start_offset\x18\x11 \x01(\x03R\x13localLogStartOffset\x12*\n" +
 	"\x11remote_end_offset\x18\x12 \x01(\x03R\x0fremoteEndOffset\x12;\n" +
-	"\aregions\x18\x13 \x03(\v2!.chancery.storage.v1.PassedRegionR\aregions\"R\n" +
+	"\aregions\x18\x13 \x03(\v2!.chancery.storage.v1.PassedRegionR\aregions\x12.\n" +
+	"\x13tiered_leader_epoch\x18\x14 \x01(\x11R\x11tieredLeaderEpoch\"R\n" +
 	"\fPassedRegion\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\x05R\x04file\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x16\n" +

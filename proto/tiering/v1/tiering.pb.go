@@ -41,6 +41,8 @@ type ReadRequest struct {
 	// read; 0 for none.
 	RecordChannel []byte `protobuf:"bytes,9,opt,name=record_channel,json=recordChannel,proto3" json:"record_channel,omitempty"`
 	RecordNumber  uint64 `protobuf:"varint,10,opt,name=record_number,json=recordNumber,proto3" json:"record_number,omitempty"`
+	// The leader epoch by whose history the remote segments are to be read.
+	LeaderEpoch   int32 `protobuf:"varint,11,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +143,13 @@ func (x *ReadRequest) GetRecordChannel() []byte {
 func (x *ReadRequest) GetRecordNumber() uint64 {
 	if x != nil {
 		return x.RecordNumber
+	}
+	return 0
+}
+
+func (x *ReadRequest) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
 	}
 	return 0
 }
@@ -433,7 +442,7 @@ var File_tiering_v1_tiering_proto protoreflect.FileDescriptor
 
 const file_tiering_v1_tiering_proto_rawDesc = "" +
 	"\n" +
-	"\x18tiering/v1/tiering.proto\x12\x13chancery.tiering.v1\"\xd1\x02\n" +
+	"\x18tiering/v1/tiering.proto\x12\x13chancery.tiering.v1\"\xf4\x02\n" +
 	"\vReadRequest\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12'\n" +
@@ -445,7 +454,8 @@ const file_tiering_v1_tiering_proto_rawDesc = "" +
 	"\x0eread_committed\x18\b \x01(\bR\rreadCommitted\x12%\n" +
 	"\x0erecord_channel\x18\t \x01(\fR\rrecordChannel\x12#\n" +
 	"\rrecord_number\x18\n" +
-	" \x01(\x04R\frecordNumber\"\xc6\x01\n" +
+	" \x01(\x04R\frecordNumber\x12!\n" +
+	"\fleader_epoch\x18\v \x01(\x05R\vleaderEpoch\"\xc6\x01\n" +
 	"\fReadResponse\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\fR\arecords\x12Z\n" +
 	"\x14aborted_transactions\x18\x02 \x03(\v2'.chancery.tiering.v1.AbortedTransactionR\x13abortedTransactions\x12\x1d\n" +

@@ -147,6 +147,48 @@ func TestTieredPartition(t *testing.T) {
 	})
 }
 
+// TestTieredAnew: with remote.storage.enable=false what is remote may be deleted, so when the topic is tiered again, nothing local
+// may be deleted for what was remote before, also not when a pass of then ends late.
+func TestTieredAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, nil)
+		topic := tieredTopic(c, 1, 2)
+		set := func(name, value string) {
+			c.commit(&metarecord.ConfigRecord{ResourceType: 2, ResourceName: "tiered", Name: name, Value: &value})
+		}
+		set("local.retention.ms", "-1")
+		for i := range 8 {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i))))
+		}
+		remote := func() {
+			t.Helper()
+			if r := updateTier(t, c.node(1), topic, func(q *storagev1.UpdateTierPartition) { q.RemoteEndOffset = 6 }); r.GetErrorCode() != 0 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		remote()
+		if got := offsetOf(t, c.node(1), topic, -5); got != 5 {
+			t.Fatal(got)
+		}
+		pass(5 * time.Second)
+		set("remote.storage.enable", "false")
+		remote()
+		set("local.retention.ms", "1000")
+		set("remote.storage.enable", "true")
+		pass(time.Hour)
+		if start, tiered := offsetOf(t, c.node(1), topic, -4), offsetOf(t, c.node(1), topic, -5); start != 0 || tiered != -1 {
+			t.Fatalf("the local log begins at %d, %d is taken to be remote", start, tiered)
+		}
+		if r := fetchFollower(t, c.node(2), topic, 0); r.Tiered {
+			t.Fatalf("the follower's local log begins at %d", r.LocalLogStart)
+		}
+		remote()
+		if start := offsetOf(t, c.node(1), topic, -4); start != 6 {
+			t.Fatalf("the local log begins at %d", start)
+		}
+	})
+}
+
 // TestNewReplicaBehindTheTier lets a replica begin behind what is remote, although the leader still has more (KIP-1023).
 func TestNewReplicaBehindTheTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

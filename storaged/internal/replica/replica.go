@@ -208,6 +208,10 @@ func (r *Replica) Configure(c *configdef.Topic) {
 		r.configure(c)
 		if r.usable() {
 			r.Log().SetConfig(c)
+			if !c.RemoteStorageEnable {
+				// What is remote may be deleted now. Should the topic be tiered again, what is there then has to be told anew.
+				r.forgetTier()
+			}
 			if moved, err := r.Log().DropRemote(); err != nil {
 				r.fail(fmt.Errorf("leave the remote tier: %w", err))
 				return

@@ -21,6 +21,7 @@ func (r *Replica) movedToTier(req *storage.FetchRequest, p *storage.FetchPartiti
 		return FailedFetch(p, errcode.OffsetMovedToTieredStorage, v.CurrentLeader())
 	}
 	res.Tiered, res.TieredEpoch, res.LocalLogStart = true, r.Log().EpochForOffset(p.FetchOffset), r.Log().LocalLogStartOffset()
+	res.TieredLeaderEpoch = v.LeaderEpoch
 	if req.Isolation == storage.ReadCommitted {
 		list, err := r.Log().AbortedTransactions(res.LocalLogStart, res.LocalLogStart)
 		if err != nil {
@@ -108,7 +109,8 @@ func (r *Replica) UpdateTier(q *storagev1.UpdateTierPartition) (logStart int64, 
 		if code = r.admitTier(q); code != errcode.None {
 			return
 		}
-		if end := min(q.GetRemoteEndOffset(), r.machine.LogEnd()); end != r.Log().RemoteEndOffset() {
+		// A pass that began before the topic ceased to be tiered may still be under way.
+		if end := min(q.GetRemoteEndOffset(), r.machine.LogEnd()); r.tiered.Load() && end != r.Log().RemoteEndOffset() {
 			r.Log().SetRemoteEndOffset(end)
 			r.publish()
 		}
