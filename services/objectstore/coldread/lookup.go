@@ -29,6 +29,9 @@ func (r *Reader) AbortedTransactions(ctx context.Context, segments []Segment, fr
 			return nil, false, fmt.Errorf("segment %s: %w", s.ID, err)
 		}
 		for _, t := range entries {
+			if t.last > s.LastOffset {
+				break // it ended in another history than the reader's, where it may have been committed
+			}
 			if t.last >= from && t.first < to {
 				list = append(list, storage.AbortedTransaction{ProducerID: t.producerID, FirstOffset: t.first})
 			}

@@ -634,6 +634,13 @@ func TestAbortedTransactions(t *testing.T) {
 			t.Errorf("%d to %d: got %v %v %v, want %v %v", c.from, c.to, got, complete, err, c.want, c.complete)
 		}
 	}
+	// Where a segment goes over to another history before a transaction has ended, its end says nothing.
+	cut := slices.Clone(h.segments)
+	cut[0].LastOffset, cut[1].FirstOffset = 55, 56
+	got, _, err := r.AbortedTransactions(t.Context(), cut, 0, 40)
+	if want := []storage.AbortedTransaction{{ProducerID: 1, FirstOffset: 5}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("of a segment that is cut: got %v %v, want %v", got, err, want)
+	}
 	// The segment without aborted transactions costs no request.
 	if f.indexed != 2 {
 		t.Errorf("%d indexes were read, want 2", f.indexed)

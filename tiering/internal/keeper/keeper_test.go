@@ -445,12 +445,12 @@ func TestRefusals(t *testing.T) {
 	w.leader.epoch = 5
 	w.leader.epochs = append(w.leader.epochs, &storagev1.EpochStart{Epoch: 5, StartOffset: 47})
 	w.mustRun()
-	// One whose history is another one's has its own segments copied.
+	// One whose history is another one's from within a segment on shares what comes before.
 	w.leader.epochs = []*storagev1.EpochStart{{Epoch: 2}, {Epoch: 6, StartOffset: 33}}
 	w.leader.epoch = 6
 	view, _ := w.View(t.Context(), partition)
 	line := remotestate.LineageOf(view.Segments, &remotestate.Log{Epochs: epochs(w.leader.epochs), End: 47})
-	if line.End != 20 {
+	if line.End != 25 {
 		t.Fatal(line.End)
 	}
 	// Custom metadata that is too large is refused, and nothing stays behind.

@@ -1,6 +1,7 @@
 package remotestate
 
 import (
+	"math"
 	"sort"
 
 	"chancery/services/kafka/remotelog"
@@ -14,8 +15,8 @@ type Log struct {
 	Start, LocalStart, End int64
 }
 
-// Span is a remote segment that belongs to a log's history, with the offsets that are read from it: those that no earlier
-// segment has.
+// Span is a remote segment that belongs to a log's history, with the offsets that are read from it: those of the history that no
+// earlier segment has.
 type Span struct {
 	Entry
 	First, Last int64
@@ -49,14 +50,18 @@ func (l *Lineage) Find(offset int64) int {
 func LineageOf(segments []Entry, log *Log) Lineage {
 	l := Lineage{End: log.Start}
 	for _, e := range segments {
-		if e.State != remotelog.CopyFinished || e.EndOffset < l.End || !log.Holds(e.Segment) {
+		if e.State != remotelog.CopyFinished {
+			continue
+		}
+		last := log.holdsUntil(e.Segment)
+		if last < max(l.End, e.StartOffset) {
 			continue
 		}
 		if e.StartOffset > l.End && e.StartOffset > log.LocalStart {
 			break
 		}
-		l.Spans = append(l.Spans, Span{Entry: e, First: max(e.StartOffset, l.End), Last: e.EndOffset})
-		l.End = e.EndOffset + 1
+		l.Spans = append(l.Spans, Span{Entry: e, First: max(e.StartOffset, l.End), Last: last})
+		l.End = last + 1
 	}
 	return l
 }
@@ -64,27 +69,44 @@ func LineageOf(segments []Entry, log *Log) Lineage {
 // Holds says whether every record of a segment, from the log's start on, is in the log's history: it was written in an epoch
 // that the log has, at an offset that belongs to that epoch there.
 func (log *Log) Holds(s *remotelog.Segment) bool {
-	if s.EndOffset >= log.End || s.EndOffset < log.Start || len(s.LeaderEpochs) == 0 {
-		return false
-	}
+	return s.EndOffset >= log.Start && log.holdsUntil(s) == s.EndOffset
+}
+
+// holdsUntil is the last offset up to which the records of a segment, from the log's start on, are in the log's history; an offset
+// before both when none is. After an unclean election a segment may begin in the leader's history and end in another one: what the
+// two have in common may be nowhere else any more.
+func (log *Log) holdsUntil(s *remotelog.Segment) int64 {
+	end := min(s.EndOffset, log.End-1)
+	until := max(s.StartOffset, log.Start) - 1
 	for i, e := range s.LeaderEpochs {
-		first, last := max(e.StartOffset, s.StartOffset, log.Start), s.EndOffset
+		first, last := max(e.StartOffset, s.StartOffset, log.Start), end
 		if i+1 < len(s.LeaderEpochs) {
 			last = min(last, s.LeaderEpochs[i+1].StartOffset-1)
 		}
-		if first <= last && !log.holdsRange(e.Epoch, first, last) {
-			return false
+		if first > last {
+			continue
+		}
+		held := log.lastOf(e.Epoch, first)
+		if held < first {
+			return until
+		}
+		if until = min(held, last); held < last {
+			return until
 		}
 	}
-	return true
+	return until
 }
 
-func (log *Log) holdsRange(epoch int32, first, last int64) bool {
+// lastOf is the last offset of an epoch in the log's history; -1 when the epoch is not there, or begins behind an offset.
+func (log *Log) lastOf(epoch int32, from int64) int64 {
 	i := sort.Search(len(log.Epochs), func(i int) bool { return log.Epochs[i].Epoch >= epoch })
-	if i == len(log.Epochs) || log.Epochs[i].Epoch != epoch || log.Epochs[i].StartOffset > first {
-		return false
+	if i == len(log.Epochs) || log.Epochs[i].Epoch != epoch || log.Epochs[i].StartOffset > from {
+		return -1
 	}
-	return i+1 == len(log.Epochs) || log.Epochs[i+1].StartOffset > last
+	if i+1 == len(log.Epochs) {
+		return math.MaxInt64
+	}
+	return log.Epochs[i+1].StartOffset - 1
 }
 
 // Limits are how long and how much of a log is kept over both tiers; -1 for no limit.
@@ -113,7 +135,7 @@ func Expire(segments []Entry, lineage *Lineage, log *Log, limits Limits, localBy
 		}
 	}
 	tooOld := func(e *Entry) bool { return limits.Ms >= 0 && nowMs-e.time() > limits.Ms }
-	kept := map[*remotelog.Segment]bool{}
+	kept, gone := map[*remotelog.Segment]bool{}, map[*remotelog.Segment]bool{}
 	for i := range lineage.Spans {
 		s := &lineage.Spans[i]
 		tooMuch := excess >= int64(s.SizeBytes) && excess > 0
@@ -125,12 +147,13 @@ func Expire(segments []Entry, lineage *Lineage, log *Log, limits Limits, localBy
 		}
 		excess -= int64(s.SizeBytes)
 		out.LogStart = s.Last + 1
+		gone[s.Segment] = true
 	}
 	for _, e := range segments {
 		if e.State != remotelog.CopyFinished || kept[e.Segment] {
 			continue
 		}
-		if e.EndOffset < out.LogStart || !log.Holds(e.Segment) && tooOld(&e) {
+		if gone[e.Segment] || e.EndOffset < out.LogStart || !log.Holds(e.Segment) && tooOld(&e) {
 			out.Segments = append(out.Segments, e)
 			out.Bytes += int64(e.SizeBytes)
 		}

@@ -35,11 +35,14 @@ func TestLineage(t *testing.T) {
 	}{
 		"nothing":                       {log, nil, "end 0"},
 		"in a row":                      {log, []Entry{finished(segment(1, 0, 9, ep(1, 0))), finished(segment(2, 10, 29, ep(1, 10), ep(2, 20)))}, "1:0-9 2:10-29 end 30"},
-		"another history's epoch":       {log, []Entry{finished(segment(1, 0, 9, ep(1, 0))), finished(segment(2, 10, 29, ep(1, 10), ep(3, 20)))}, "1:0-9 end 10"},
-		"cut in the middle of an epoch": {log, []Entry{finished(segment(1, 0, 25, ep(1, 0)))}, "end 0"},
-		"an epoch that began later":     {log, []Entry{finished(segment(1, 0, 29, ep(1, 0), ep(2, 15)))}, "end 0"},
-		"beyond the log's end":          {log, []Entry{finished(segment(1, 0, 100, ep(1, 0), ep(2, 20), ep(5, 50)))}, "end 0"},
-		"not finished":                  {log, []Entry{{Segment: segment(1, 0, 9, ep(1, 0))}}, "end 0"},
+		"another history's epoch":       {log, []Entry{finished(segment(1, 0, 9, ep(1, 0))), finished(segment(2, 10, 29, ep(1, 10), ep(3, 20)))}, "1:0-9 2:10-19 end 20"},
+		"cut in the middle of an epoch": {log, []Entry{finished(segment(1, 0, 25, ep(1, 0)))}, "1:0-19 end 20"},
+		"an epoch that began later":     {log, []Entry{finished(segment(1, 0, 29, ep(1, 0), ep(2, 15)))}, "1:0-14 end 15"},
+		"beyond the log's end":          {log, []Entry{finished(segment(1, 0, 100, ep(1, 0), ep(2, 20), ep(5, 50)))}, "1:0-99 end 100"},
+		"nothing in common":             {log, []Entry{finished(segment(1, 0, 19, ep(0, 0))), finished(segment(2, 20, 25, ep(1, 20)))}, "end 0"},
+		"goes on in the leader's segment": {log, []Entry{finished(segment(1, 0, 29, ep(1, 0))), finished(segment(2, 15, 29, ep(1, 15), ep(2, 20)))},
+			"1:0-19 2:20-29 end 30"},
+		"not finished": {log, []Entry{{Segment: segment(1, 0, 9, ep(1, 0))}}, "end 0"},
 		"a gap that is not local any more": {log, []Entry{finished(segment(1, 0, 9, ep(1, 0))), finished(segment(2, 30, 39, ep(2, 30)))},
 			"1:0-9 2:30-39 end 40"},
 		"a gap that is local": {log, []Entry{finished(segment(1, 0, 39, ep(1, 0), ep(2, 20))), finished(segment(2, 45, 49, ep(2, 45)))},
@@ -81,6 +84,7 @@ func TestExpire(t *testing.T) {
 		"another history is no reason":      {Limits{-1, -1}, 0, 70, []Entry{other}, "start 0:"},
 		"another history before the start":  {Limits{-1, -1}, 16, 70, []Entry{other}, "start 16: 9 1"},
 		"another history that is too old":   {Limits{984, -1}, 0, 70, []Entry{other}, "start 10: 9 1"},
+		"what ends in another history":      {Limits{-1, 0}, 0, 0, []Entry{finished(segment(8, 0, 200, ep(1, 0)))}, "start 100: 8 1 2 3"},
 	} {
 		l := log
 		l.Start = tt.start
