@@ -248,7 +248,7 @@ func (s *Server) Status() []tieringclient.PartitionStatus {
 	for p, t := range s.tasks {
 		out = append(out, tieringclient.PartitionStatus{
 			Topic: t.topic, Partition: p.Partition, RemoteSegments: t.lag.RemoteSegments, RemoteBytes: t.lag.RemoteBytes, CopyLagSegments: t.lag.CopySegments,
-			CopyLagBytes: t.lag.CopyBytes, Reason: t.lag.Reason, DeleteLagSegments: t.lag.DeleteSegments, Failures: t.failures,
+			CopyLagBytes: t.lag.CopyBytes, Reason: t.lag.Reason, Failure: t.lag.Failure, DeleteLagSegments: t.lag.DeleteSegments, Failures: t.failures,
 		})
 	}
 	slices.SortFunc(out, func(a, b tieringclient.PartitionStatus) int {

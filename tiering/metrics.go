@@ -72,8 +72,8 @@ func newMetrics(meter metric.Meter, s *Server) (*metrics, error) {
 		lag("remote_copy_lag_segments", "Closed segments that are not remote yet.", true, func(l *keeper.Lag) int64 { return l.CopySegments })
 		lag("remote_delete_lag_bytes", "Bytes of segments whose deletion has begun.", false, func(l *keeper.Lag) int64 { return l.DeleteBytes })
 		lag("remote_delete_lag_segments", "Segments whose deletion has begun.", false, func(l *keeper.Lag) int64 { return l.DeleteSegments })
-		lag("remote_log_size_bytes", "Bytes in the remote tier.", false, func(l *keeper.Lag) int64 { return l.RemoteBytes })
-		lag("remote_log_metadata_count", "Segments that the metadata knows.", false, func(l *keeper.Lag) int64 { return l.RemoteSegments })
+		lag("remote_log_size_bytes", "Bytes in the remote tier.", false, func(l *keeper.Lag) int64 { return l.SizeBytes })
+		lag("remote_log_metadata_count", "Segments that the metadata knows.", false, func(l *keeper.Lag) int64 { return l.KnownSegments })
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -206,6 +206,9 @@ func (s *Server) runPass(j job, image *metadata.Image) {
 	t.running, t.lag = false, lag
 	switch {
 	case err == nil:
+		if t.failures >= warnEvery {
+			s.deps.Logger.Warn("a partition's remote segments are looked after again", "topic", j.topic, "partition", j.partition.Partition, "failures", t.failures)
+		}
 		t.failures = 0
 		t.due = time.Now().Add(s.settings.interval - time.Duration(rand.Int64N(int64(s.settings.interval/10)+1)))
 	case j.shard.Context().Err() != nil:
@@ -231,6 +234,11 @@ func (s *Server) pass(ctx context.Context, j job, image *metadata.Image, lag *ke
 	p := &keeper.Pass{
 		Env: s.env, Metadata: j.shard, Partition: j.partition, Topic: j.topic, Config: config,
 		Shard: j.shard.Number, ShardEpoch: j.shard.Epoch, MetadataOffset: image.Offset(),
+		Report: func(lag keeper.Lag) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			j.task.lag = lag
+		},
 	}
 	view, err := j.shard.View(ctx, j.partition)
 	if err != nil {
@@ -241,6 +249,10 @@ func (s *Server) pass(ctx context.Context, j job, image *metadata.Image, lag *ke
 		*lag = keeper.Lag{}
 		return p.Remove(ctx)
 	case !config.RemoteStorageEnable:
+		*lag = keeper.Lag{}
+		if view != nil {
+			lag.NoteRemote(view)
+		}
 		return nil
 	}
 	if p.Node, err = s.leaderOf(image, j.partition); err != nil {

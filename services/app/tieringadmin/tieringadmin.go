@@ -44,7 +44,15 @@ func Status(ctx context.Context, out io.Writer, of Instances) error {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", p.Topic, p.Partition, p.RemoteSegments, p.RemoteBytes, p.CopyLagSegments, p.CopyLagBytes,
 			p.DeleteLagSegments, p.Reason)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, p := range all {
+		if p.Failure != "" {
+			fmt.Fprintf(out, "%s-%d failed %d times in a row, at last: %s\n", p.Topic, p.Partition, p.Failures, p.Failure)
+		}
+	}
+	return nil
 }
 
 func table(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }

@@ -50,9 +50,10 @@ type PartitionStatus struct {
 	RemoteSegments, RemoteBytes int64
 	CopyLagSegments             int64
 	CopyLagBytes                int64
-	Reason                      string
-	DeleteLagSegments           int64
-	Failures                    int
+	// Reason is why segments wait to be copied, Failure what the last copy failed with, and Failures how many passes failed in a row.
+	Reason, Failure   string
+	DeleteLagSegments int64
+	Failures          int
 }
 
 // AskAdmin asks the admin port of a tiering instance and decodes its answer.

@@ -102,9 +102,9 @@ func (s *Store) failed(op, key string, err error) error {
 	}
 	var answer minio.ErrorResponse
 	if !errors.As(err, &answer) {
-		return s3wire.Failed(op, key, 0, "", err)
+		return s.settings.Failed(op, key, 0, "", "", err)
 	}
-	e := s3wire.Failed(op, key, answer.StatusCode, answer.Code, err)
+	e := s.settings.Failed(op, key, answer.StatusCode, answer.Code, answer.Message, err)
 	if errors.Is(e.Kind, objectstore.ErrCredentials) {
 		s.credentials.Expire()
 	}

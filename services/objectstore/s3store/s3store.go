@@ -111,7 +111,7 @@ func fileCredentials(file, profile string) aws.CredentialsProvider {
 			err = fmt.Errorf("profile %s has no keys", profile)
 		}
 		if err != nil {
-			return aws.Credentials{}, fmt.Errorf("credentials.file %s: %w", file, err)
+			return aws.Credentials{}, fmt.Errorf("%w: credentials.file %s: %w", objectstore.ErrCredentials, file, err)
 		}
 		c := shared.Credentials
 		c.CanExpire, c.Expires = true, time.Now().Add(fileCredentialsLife)
@@ -133,6 +133,7 @@ func (s *Store) failed(op, key string, err error) error {
 	var (
 		status   int
 		code     string
+		message  string
 		answer   interface{ HTTPStatusCode() int }
 		apiError smithy.APIError
 	)
@@ -140,9 +141,9 @@ func (s *Store) failed(op, key string, err error) error {
 		status = answer.HTTPStatusCode()
 	}
 	if errors.As(err, &apiError) {
-		code = apiError.ErrorCode()
+		code, message = apiError.ErrorCode(), apiError.ErrorMessage()
 	}
-	e := s3wire.Failed(op, key, status, code, err)
+	e := s.settings.Failed(op, key, status, code, message, err)
 	if errors.Is(e.Kind, objectstore.ErrCredentials) {
 		s.credentials.Invalidate()
 	}
@@ -290,7 +291,7 @@ func (s *Store) Delete(ctx context.Context, keys []string) []error {
 		}
 		for i, key := range keys {
 			if key == aws.ToString(e.Key) {
-				fail(i, s3wire.Failed("delete", key, http.StatusInternalServerError, code, errors.New(aws.ToString(e.Message))))
+				fail(i, s.settings.Failed("delete", key, http.StatusInternalServerError, code, aws.ToString(e.Message), nil))
 			}
 		}
 	}

@@ -1,13 +1,17 @@
 package s3wire
 
 import (
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/blob"
@@ -82,16 +86,101 @@ func Kind(status int, code string) error {
 	return objectstore.ErrRejected
 }
 
-// Failed makes an error of a kind from what an S3 client has got.
-func Failed(op, key string, status int, code string, err error) *objectstore.Error {
+// Failed makes an error of a kind from what an S3 client has got. message is the store's own; empty when it gave none.
+func (s *Settings) Failed(op, key string, status int, code, message string, err error) *objectstore.Error {
 	kind := Kind(status, code)
+	if errors.Is(err, objectstore.ErrCredentials) {
+		kind = objectstore.ErrCredentials // there were none to ask with
+	}
+	cause := error(&cause{text: s.explain(code, message, err), err: err})
 	switch {
 	case status == http.StatusPreconditionFailed:
-		kind, err = objectstore.ErrRejected, errors.Join(blob.ErrExists, err)
+		kind, cause = objectstore.ErrRejected, errors.Join(blob.ErrExists, cause)
 	case code == "ConditionalRequestConflict":
-		err = errors.Join(blob.ErrConflict, err)
+		cause = errors.Join(blob.ErrConflict, cause)
 	}
-	return &objectstore.Error{Kind: kind, Op: op, Key: key, Code: code, Err: err}
+	return &objectstore.Error{Kind: kind, Op: op, Key: key, Code: code, Err: cause}
+}
+
+// cause is what an S3 client has got, in fewer words.
+type cause struct {
+	text string
+	err  error
+}
+
+// Error gives the words.
+func (c *cause) Error() string { return c.text }
+
+// Unwrap gives what the client has got.
+func (c *cause) Unwrap() error { return c.err }
+
+// explain says what happened, where, and what would be right.
+func (s *Settings) explain(code, message string, err error) string {
+	var request *url.Error
+	switch {
+	case message != "":
+	case errors.As(err, &request):
+		message = request.Err.Error() // the key is known, and the client's own words are of no use to anybody
+	case err != nil:
+		message = err.Error()
+	}
+	text := strings.TrimRight(message, ".") + " (" + s.where() + ")"
+	if hint := hintFor(code, message, err); hint != "" {
+		text += "; " + hint
+	}
+	return text
+}
+
+// where names the bucket.
+func (s *Settings) where() string {
+	switch {
+	case s.Endpoint != "":
+		return "bucket " + s.Bucket + " at " + s.Endpoint
+	case s.Region != "":
+		return "bucket " + s.Bucket + " in " + s.Region
+	}
+	return "bucket " + s.Bucket
+}
+
+// hints are what to do about S3's error codes.
+var hints = map[string]string{
+	"NoSuchBucket":                 "create the bucket, or name another one with bucket",
+	"InvalidAccessKeyId":           "check access.key, or whatever the credentials come from",
+	"SignatureDoesNotMatch":        "check secret.key, or whatever the credentials come from",
+	"AccessDenied":                 "let the credentials read, write, delete and list in the bucket",
+	"ExpiredToken":                 "renew the credentials",
+	"ExpiredTokenException":        "renew the credentials",
+	"RequestTimeTooSkewed":         "set the clock of this machine",
+	"AuthorizationHeaderMalformed": "check region",
+	"PermanentRedirect":            "check region and endpoint",
+	"NotImplemented":               "the store may know neither If-None-Match (if.none.match=false) nor checksums (checksum=when_required)",
+}
+
+// hintFor says what to do about an error; empty when nobody knows.
+func hintFor(code, message string, err error) string {
+	if hint, ok := hints[code]; ok {
+		return hint
+	}
+	var (
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		name      *net.DNSError
+	)
+	switch {
+	case errors.As(err, &authority):
+		return "set tls.ca.file to the certificate of the authority that signed the store's"
+	case errors.As(err, &host):
+		return "use a name in endpoint that the store's certificate has"
+	case strings.Contains(message, "server gave HTTP response to HTTPS client"):
+		return "the store does not speak TLS: want http:// in endpoint"
+	case strings.Contains(message, "HTTP request to an HTTPS server"):
+		return "the store speaks TLS: want https:// in endpoint"
+	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &name):
+		return "check endpoint, and whether the store runs"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "a store that speaks TLS wants https:// in endpoint"
+	}
+	return ""
 }
 
 // Checksum is a CRC-32C as S3 writes it.

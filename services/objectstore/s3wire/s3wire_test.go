@@ -1,8 +1,12 @@
 package s3wire_test
 
 import (
+	"crypto/x509"
 	"errors"
+	"net"
+	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 
 	"chancery/services/objectstore"
@@ -11,6 +15,7 @@ import (
 )
 
 func TestKinds(t *testing.T) {
+	settings := &s3wire.Settings{Bucket: "b"}
 	for _, c := range []struct {
 		status int
 		code   string
@@ -34,15 +39,41 @@ func TestKinds(t *testing.T) {
 		{400, "InvalidArgument", objectstore.ErrRejected},
 		{0, "", objectstore.ErrTransient},
 	} {
-		if err := s3wire.Failed("put", "k", c.status, c.code, errors.New("cause")); !errors.Is(err, c.kind) {
+		if err := settings.Failed("put", "k", c.status, c.code, "", errors.New("cause")); !errors.Is(err, c.kind) {
 			t.Errorf("%d %s: %v, want %v", c.status, c.code, err, c.kind)
 		}
 	}
-	if err := s3wire.Failed("put", "k", 412, "", nil); !errors.Is(err, blob.ErrExists) {
+	if err := settings.Failed("put", "k", 412, "", "", nil); !errors.Is(err, blob.ErrExists) {
 		t.Errorf("412: %v", err)
 	}
-	if err := s3wire.Failed("put", "k", 409, "ConditionalRequestConflict", nil); !errors.Is(err, blob.ErrConflict) {
+	if err := settings.Failed("put", "k", 409, "ConditionalRequestConflict", "", nil); !errors.Is(err, blob.ErrConflict) {
 		t.Errorf("409: %v", err)
+	}
+}
+
+// TestWords: an error says what happened, where, and what would be right, without the words of clients that help nobody.
+func TestWords(t *testing.T) {
+	settings := &s3wire.Settings{Bucket: "b", Endpoint: "http://store:9000"}
+	sent := func(err error) error {
+		return &url.Error{Op: "Put", URL: "http://store:9000/b/key?x-id=PutObject", Err: err}
+	}
+	for _, c := range []struct {
+		code, message string
+		err           error
+		want          string
+	}{
+		{"NoSuchBucket", "It does not exist.", errors.New("RequestID: 5"), "It does not exist (bucket b at http://store:9000); create the bucket"},
+		{"SignatureDoesNotMatch", "Wrong.", nil, "check secret.key"},
+		{"AccessDenied", "No.", nil, "let the credentials read, write, delete and list"},
+		{"", "", sent(&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}), "dial tcp: connection refused (bucket b at http://store:9000); check endpoint"},
+		{"", "", sent(errors.New("http: server gave HTTP response to HTTPS client")), "want http:// in endpoint"},
+		{"", "Client sent an HTTP request to an HTTPS server.", nil, "want https:// in endpoint"},
+		{"", "", sent(x509.UnknownAuthorityError{}), "set tls.ca.file"},
+	} {
+		text := settings.Failed("put", "k", 0, c.code, c.message, c.err).Error()
+		if !strings.Contains(text, c.want) || strings.Contains(text, "RequestID") || strings.Contains(text, "x-id") {
+			t.Errorf("%q, want %q", text, c.want)
+		}
 	}
 }
 

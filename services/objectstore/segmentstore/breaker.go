@@ -21,6 +21,8 @@ type breaker struct {
 	rounds   int
 	until    time.Time
 	probing  bool
+	// last is why the store was last taken to be away.
+	last error
 }
 
 // allow says whether a request may go out, and otherwise when to ask again.
@@ -50,21 +52,29 @@ const (
 	unknown
 )
 
-func (b *breaker) done(now time.Time, o outcome, random float64) {
+func (b *breaker) done(now time.Time, o outcome, err error, random float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wasProbe := b.probing
 	b.probing = false
 	switch o {
 	case answered:
-		b.failures, b.rounds = 0, 0
+		b.failures, b.rounds, b.last = 0, 0, nil
 	case unreachable:
 		b.failures++
+		b.last = err
 		if b.failures == breakerFailures || b.failures > breakerFailures && wasProbe {
 			b.rounds++
 			b.until = now.Add(breakerBackoff.Delay(b.rounds, random))
 		}
 	}
+}
+
+// reason is why the store was last taken to be away; nil for no reason.
+func (b *breaker) reason() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
 }
 
 // isOpen says whether requests are kept back.

@@ -192,7 +192,16 @@ func wait(ctx context.Context, failures int, err error) error {
 }
 
 // errAway is the cause when a request was not made because the store is away.
-var errAway = errors.New("it failed often enough, the next attempt comes later")
+var errAway = errors.New("it failed again and again")
+
+// away says why no request is made, and for how long.
+func (m *Manager) away(wait time.Duration) error {
+	var last *objectstore.Error
+	if errors.As(m.breaker.reason(), &last) && last.Err != nil {
+		return fmt.Errorf("%w: %w; the next attempt is made in %s", errAway, last.Err, wait.Round(time.Millisecond))
+	}
+	return fmt.Errorf("%w; the next attempt is made in %s", errAway, wait.Round(time.Millisecond))
+}
 
 // enter takes a place for a request, unless the store is away.
 func (m *Manager) enter(ctx context.Context, op, key string) error {
@@ -201,7 +210,7 @@ func (m *Manager) enter(ctx context.Context, op, key string) error {
 	}
 	if d, ok := m.breaker.allow(time.Now()); !ok {
 		m.gate.leave(time.Now(), false, false)
-		return &objectstore.Error{Kind: objectstore.ErrTransient, Op: op, Key: key, Err: fmt.Errorf("%w, in %s", errAway, d.Round(time.Millisecond))}
+		return &objectstore.Error{Kind: objectstore.ErrTransient, Op: op, Key: key, Err: m.away(d)}
 	}
 	return nil
 }
@@ -215,7 +224,7 @@ func (m *Manager) leave(ctx context.Context, err error) {
 	case errors.Is(err, objectstore.ErrTransient):
 		o = unreachable
 	}
-	m.breaker.done(time.Now(), o, rand.Float64())
+	m.breaker.done(time.Now(), o, err, rand.Float64())
 	m.gate.leave(time.Now(), errors.Is(err, objectstore.ErrThrottled), err == nil)
 }
 

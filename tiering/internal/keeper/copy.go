@@ -49,17 +49,25 @@ func Candidates(segments []Local, from, lastStable int64, config *configdef.Topi
 // copyAll copies what is due, one segment after the other.
 func (p *Pass) copyAll(ctx context.Context, lag *Lag) error {
 	if !p.Config.RemoteStorageEnable || p.Config.RemoteLogCopyDisable || p.view.Deleting {
-		lag.note(p.leader.segments, p.line.End, "copying is switched off")
+		p.note(lag, "copying is switched off")
 		return nil
 	}
 	due := Candidates(p.leader.segments, p.line.End, p.leader.lastStable, p.Config, p.Env.Now().UnixMilli())
-	lag.note(p.leader.segments, p.line.End, p.waitReason(due))
+	p.note(lag, p.waitReason(due))
 	for _, s := range due {
+		if err := p.settle(ctx, s, lag); err != nil {
+			p.noteFailure(lag, err)
+			return fmt.Errorf("copy segment %d of %s: %w", s.BaseOffset, p.name(), err)
+		}
+		if p.Env.Copying.ThrottleTime() > 0 {
+			p.note(lag, "waits for remote.log.manager.copy.max.bytes.per.second")
+		}
 		if err := p.Env.Copying.Wait(ctx, s.SizeBytes); err != nil {
 			return err
 		}
+		p.note(lag, p.waitReason(due))
 		if err := p.copySegment(ctx, s); err != nil {
-			lag.note(p.leader.segments, p.line.End, err.Error())
+			p.noteFailure(lag, err)
 			p.Env.Metrics.CopyErrors.Add(1)
 			return fmt.Errorf("copy segment %d of %s: %w", s.BaseOffset, p.name(), err)
 		}
@@ -73,9 +81,39 @@ func (p *Pass) copyAll(ctx context.Context, lag *Lag) error {
 		if err := p.tell(ctx, -1); err != nil {
 			return err
 		}
-		lag.note(p.leader.segments, p.line.End, p.waitReason(due))
+		p.note(lag, p.waitReason(due))
 	}
 	return nil
+}
+
+// maxFailedCopies is how many failed copies of a segment may have left something in the store before another one begins. There
+// are fewer before file.delete.delay.ms, as Kafka has it by default, has passed for the first.
+const maxFailedCopies = 10
+
+// settle lets no more copies of a segment begin while the store takes none and deletes none: each one leaves a record that has to be
+// kept, and an object that may have to be deleted.
+func (p *Pass) settle(ctx context.Context, s Local, lag *Lag) error {
+	if p.failedCopies(s) < maxFailedCopies {
+		return nil
+	}
+	err := p.deleteStarted(ctx, lag)
+	if again := p.reload(ctx); again != nil {
+		return errors.Join(err, again)
+	}
+	if n := p.failedCopies(s); n >= maxFailedCopies {
+		return errors.Join(fmt.Errorf("what %d failed copies may have left is to be deleted first", n), err)
+	}
+	return nil
+}
+
+func (p *Pass) failedCopies(s Local) int {
+	n := 0
+	for i := range p.view.Segments {
+		if e := &p.view.Segments[i]; e.State == remotelog.DeleteStarted && e.StartOffset == s.BaseOffset {
+			n++
+		}
+	}
+	return n
 }
 
 // waitReason is why closed segments are not remote yet.
@@ -119,7 +157,6 @@ func (p *Pass) copySegment(ctx context.Context, s Local) error {
 		err = fmt.Errorf("the store wants %d bytes of custom metadata kept, remote.log.metadata.custom.metadata.max.bytes allows %d", len(custom), p.Env.MaxCustom)
 	}
 	if err != nil {
-		p.Env.Metrics.note(p.Env.Logger, "remote segment could not be copied", p.name(), segment, err)
 		return errors.Join(err, p.giveUp(ctx, segment))
 	}
 	if err := p.update(ctx, segment.ID, remotelog.CopyFinished, custom); err != nil {

@@ -39,16 +39,14 @@ func (p *Pass) abandon(ctx context.Context) error {
 // deleteStarted deletes the segments whose deletion has begun, when those who may still be reading them have had
 // file.delete.delay.ms.
 func (p *Pass) deleteStarted(ctx context.Context, lag *Lag) error {
+	lag.NoteRemote(p.view)
 	now := p.Env.Now()
 	grace := time.Duration(p.Config.FileDeleteDelayMs) * time.Millisecond
 	var due []remotestate.Entry
-	lag.DeleteSegments, lag.DeleteBytes = 0, 0
 	for _, e := range p.view.Segments {
 		if e.State != remotelog.DeleteStarted {
 			continue
 		}
-		lag.DeleteSegments++
-		lag.DeleteBytes += int64(e.SizeBytes)
 		if now.Sub(time.UnixMilli(e.EventTimestampMs)) >= grace {
 			due = append(due, e)
 		}

@@ -62,6 +62,8 @@ type Pass struct {
 	// Node is the node of the leader, and MetadataOffset what it has to know before it refuses.
 	Node           storage.Tier
 	MetadataOffset int64
+	// Report, unless it is nil, is told of the lag while the pass copies.
+	Report func(Lag)
 
 	leader leader
 	view   *remotestate.View
@@ -88,7 +90,11 @@ func (p *Pass) Run(ctx context.Context, lag *Lag) error {
 	if err == nil {
 		err = p.expire(ctx, lag)
 	}
-	return errors.Join(copyErr, err, p.deleteStarted(ctx, lag))
+	err = errors.Join(copyErr, err, p.deleteStarted(ctx, lag))
+	if p.reload(ctx) == nil {
+		lag.NoteRemote(p.view)
+	}
+	return err
 }
 
 // look asks the leader and the shard what there is.
@@ -146,7 +152,7 @@ func (p *Pass) expire(ctx context.Context, lag *Lag) error {
 	}
 	limits := remotestate.Limits{Ms: p.Config.RetentionMs, Bytes: p.Config.RetentionBytes}
 	gone := remotestate.Expire(p.view.Segments, &p.line, &p.leader.log, limits, localBytes, p.Env.Now().UnixMilli())
-	lag.noteRemote(p.view)
+	lag.NoteRemote(p.view)
 	if gone.LogStart > p.leader.log.Start {
 		if err := p.tell(ctx, gone.LogStart); err != nil {
 			return err

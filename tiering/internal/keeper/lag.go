@@ -1,26 +1,32 @@
 package keeper
 
 import (
-	"log/slog"
+	"errors"
+	"strings"
 	"sync/atomic"
 
 	"chancery/services/kafka/remotelog"
+	"chancery/services/objectstore"
 	"chancery/tiering/internal/remotestate"
 )
 
 // Lag is how far the remote tier is behind a partition. It belongs to the partition's passes, which come one after the other.
 type Lag struct {
-	// CopySegments and CopyBytes are closed segments that are not remote yet; Reason is why.
+	// CopySegments and CopyBytes are closed segments that are not remote yet; Reason is why, in one of a few words.
 	CopySegments, CopyBytes int64
 	Reason                  string
+	// Failure is what the last copy failed with, in full; empty when it did not fail.
+	Failure string
 	// DeleteSegments and DeleteBytes are segments whose deletion has begun.
 	DeleteSegments, DeleteBytes int64
-	// RemoteSegments and RemoteBytes are what the remote tier has, and is about to delete.
+	// RemoteSegments and RemoteBytes are the segments whose copy is finished.
 	RemoteSegments, RemoteBytes int64
+	// KnownSegments are all that the metadata knows. SizeBytes is what the remote tier has and is about to delete, as Kafka counts it.
+	KnownSegments, SizeBytes int64
 }
 
 func (l *Lag) note(segments []Local, remoteEnd int64, reason string) {
-	l.CopySegments, l.CopyBytes, l.Reason = 0, 0, ""
+	l.CopySegments, l.CopyBytes, l.Reason, l.Failure = 0, 0, "", ""
 	for i, s := range segments {
 		if s.EndOffset > remoteEnd && i+1 < len(segments) {
 			l.CopySegments++
@@ -32,12 +38,42 @@ func (l *Lag) note(segments []Local, remoteEnd int64, reason string) {
 	}
 }
 
-func (l *Lag) noteRemote(v *remotestate.View) {
-	l.RemoteSegments, l.RemoteBytes = int64(len(v.Segments)), 0
-	for _, e := range v.Segments {
-		if e.State != remotelog.CopyStarted {
+// NoteRemote counts what the metadata knows.
+func (l *Lag) NoteRemote(v *remotestate.View) {
+	l.RemoteSegments, l.RemoteBytes, l.DeleteSegments, l.DeleteBytes = 0, 0, 0, 0
+	for i := range v.Segments {
+		switch e := &v.Segments[i]; e.State {
+		case remotelog.CopyFinished:
+			l.RemoteSegments++
 			l.RemoteBytes += int64(e.SizeBytes)
+		case remotelog.DeleteStarted:
+			l.DeleteSegments++
+			l.DeleteBytes += int64(e.SizeBytes)
+		case remotelog.CopyStarted, remotelog.DeleteFinished:
 		}
+	}
+	l.KnownSegments, l.SizeBytes = int64(len(v.Segments)), l.RemoteBytes+l.DeleteBytes
+}
+
+// note brings the lag up to date, and shows it while the pass goes on: to catch up may take hours.
+func (p *Pass) note(lag *Lag, reason string) {
+	lag.note(p.leader.segments, p.line.End, reason)
+	lag.NoteRemote(p.view)
+	if p.Report != nil {
+		p.Report(*lag)
+	}
+}
+
+// noteFailure says why a copy failed. The reason is one of a few: it is an attribute of metrics.
+func (p *Pass) noteFailure(lag *Lag, err error) {
+	reason := "the copy failed: " + objectstore.KindName(err)
+	if errors.Is(err, ErrLeader) {
+		reason = "the leader is another one"
+	}
+	lag.note(p.leader.segments, p.line.End, reason)
+	lag.Failure = strings.ReplaceAll(err.Error(), "\n", "; ")
+	if p.Report != nil {
+		p.Report(*lag)
 	}
 }
 
@@ -45,9 +81,4 @@ func (l *Lag) noteRemote(v *remotestate.View) {
 type Metrics struct {
 	Copies, CopyBytes, CopyErrors  atomic.Int64
 	Deletes, DeleteErrors, Expires atomic.Int64
-}
-
-// note logs a failed copy.
-func (m *Metrics) note(logger *slog.Logger, text, partition string, s *remotelog.Segment, err error) {
-	logger.Warn(text, "partition", partition, "segment", s.ID, "base_offset", s.StartOffset, "error", err)
 }
