@@ -37,11 +37,6 @@ func (l *Lineage) RemoteEnd() int64 {
 	return l.End
 }
 
-// Find is the place of the span that holds an offset, or of the first after it; the number of spans when there is none.
-func (l *Lineage) Find(offset int64) int {
-	return sort.Search(len(l.Spans), func(i int) bool { return l.Spans[i].Last >= offset })
-}
-
 // LineageOf finds the remote part of a log among all segments of its partition, which are in the order of their start
 // offsets.
 //
@@ -118,8 +113,6 @@ type Expired struct {
 	LogStart int64
 	// Segments are those that go.
 	Segments []Entry
-	// Bytes is their size.
-	Bytes int64
 }
 
 // Expire finds the segments that no reader needs any more: those that are too old or too much, of the log's history from its
@@ -138,8 +131,7 @@ func Expire(segments []Entry, lineage *Lineage, log *Log, limits Limits, localBy
 	kept, gone := map[*remotelog.Segment]bool{}, map[*remotelog.Segment]bool{}
 	for i := range lineage.Spans {
 		s := &lineage.Spans[i]
-		tooMuch := excess >= int64(s.SizeBytes) && excess > 0
-		if !tooMuch && !tooOld(&s.Entry) {
+		if excess < int64(s.SizeBytes) && !tooOld(&s.Entry) {
 			for _, rest := range lineage.Spans[i:] {
 				kept[rest.Segment] = true
 			}
@@ -155,7 +147,6 @@ func Expire(segments []Entry, lineage *Lineage, log *Log, limits Limits, localBy
 		}
 		if gone[e.Segment] || e.EndOffset < out.LogStart || !log.Holds(e.Segment) && tooOld(&e) {
 			out.Segments = append(out.Segments, e)
-			out.Bytes += int64(e.SizeBytes)
 		}
 	}
 	return out

@@ -2,6 +2,7 @@ package remotestate
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -45,6 +46,11 @@ func TestLineage(t *testing.T) {
 		"not finished": {log, []Entry{{Segment: segment(1, 0, 9, ep(1, 0))}}, "end 0"},
 		"a gap that is not local any more": {log, []Entry{finished(segment(1, 0, 9, ep(1, 0))), finished(segment(2, 30, 39, ep(2, 30)))},
 			"1:0-9 2:30-39 end 40"},
+		"a gap up to the local log": {log, []Entry{finished(segment(1, 0, 9, ep(1, 0))), finished(segment(2, 40, 49, ep(2, 40)))},
+			"1:0-9 2:40-49 end 50"},
+		"in the first record of another epoch": {log, []Entry{finished(segment(1, 0, 20, ep(1, 0)))}, "1:0-19 end 20"},
+		"no epochs":                            {log, []Entry{finished(segment(1, 0, 9))}, "end 0"},
+		"an epoch that begins behind it":       {log, []Entry{finished(segment(1, 0, 9, ep(1, 0), ep(9, 30)))}, "1:0-9 end 10"},
 		"a gap that is local": {log, []Entry{finished(segment(1, 0, 39, ep(1, 0), ep(2, 20))), finished(segment(2, 45, 49, ep(2, 45)))},
 			"1:0-39 end 40"},
 		"overlaps": {log, []Entry{finished(segment(1, 0, 14, ep(1, 0))), finished(segment(2, 5, 12, ep(1, 5))), finished(segment(3, 10, 29, ep(1, 10), ep(2, 20)))},
@@ -64,6 +70,12 @@ func TestExpire(t *testing.T) {
 	log := Log{Epochs: []remotelog.EpochStart{ep(1, 0)}, Start: 0, LocalStart: 30, End: 100}
 	segments := []Entry{finished(segment(1, 0, 9, ep(1, 0))), finished(segment(2, 10, 19, ep(1, 10))), finished(segment(3, 20, 29, ep(1, 20)))}
 	other := finished(segment(9, 0, 15, ep(7, 0)))
+	begun, ended := finished(segment(7, 0, 9, ep(1, 0))), finished(segment(8, 0, 9, ep(1, 0)))
+	begun.State, ended.State = remotelog.CopyStarted, remotelog.DeleteStarted
+	timeless := segment(6, 0, 9, ep(7, 0))
+	timeless.MaxTimestampMs, timeless.EventTimestampMs = -1, 5
+	timed := segment(5, 0, 9, ep(7, 0))
+	timed.MaxTimestampMs, timed.EventTimestampMs = 0, 999
 	for name, tt := range map[string]struct {
 		limits Limits
 		start  int64
@@ -81,6 +93,13 @@ func TestExpire(t *testing.T) {
 		"all by time":                       {Limits{0, -1}, 0, 70, nil, "start 30: 1 2 3"},
 		"deleted records":                   {Limits{-1, -1}, 20, 70, nil, "start 20: 1 2"},
 		"deleted within a segment":          {Limits{-1, -1}, 15, 70, nil, "start 15: 1"},
+		"deleted up to the last record":     {Limits{-1, -1}, 19, 70, nil, "start 19: 1"},
+		"not yet too old":                   {Limits{991, -1}, 0, 70, nil, "start 0:"},
+		"too old by a millisecond":          {Limits{990, -1}, 0, 70, nil, "start 10: 1"},
+		"only what is finished":             {Limits{-1, -1}, 20, 70, []Entry{begun, ended}, "start 20: 1 2"},
+		"the time of the copy, if no other": {Limits{995, -1}, 0, 70, []Entry{finished(timeless)}, "start 0:"},
+		"the copy was too long ago":         {Limits{994, -1}, 0, 70, []Entry{finished(timeless)}, "start 0: 6"},
+		"a record of time 0 has a time":     {Limits{995, -1}, 0, 70, []Entry{finished(timed)}, "start 0: 5"},
 		"another history is no reason":      {Limits{-1, -1}, 0, 70, []Entry{other}, "start 0:"},
 		"another history before the start":  {Limits{-1, -1}, 16, 70, []Entry{other}, "start 16: 9 1"},
 		"another history that is too old":   {Limits{984, -1}, 0, 70, []Entry{other}, "start 10: 9 1"},
@@ -99,6 +118,50 @@ func TestExpire(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
+	}
+}
+
+// TestYoungBeforeOld keeps an old segment behind a young one: the log has no gaps.
+func TestYoungBeforeOld(t *testing.T) {
+	log := Log{Epochs: []remotelog.EpochStart{ep(1, 0)}, LocalStart: 20, End: 100}
+	young := segment(1, 0, 9, ep(1, 0))
+	young.MaxTimestampMs = 990
+	// The last one goes on in another history.
+	segments := []Entry{finished(young), finished(segment(2, 10, 19, ep(1, 10))), finished(segment(3, 20, 39, ep(1, 20), ep(4, 30)))}
+	line := LineageOf(segments, &log)
+	if got := spans(line); got != "1:0-9 2:10-19 3:20-29 end 30" {
+		t.Fatal(got)
+	}
+	if out := Expire(segments, &line, &log, Limits{100, -1}, 0, 1000); out.LogStart != 0 || len(out.Segments) != 0 {
+		t.Fatalf("the log begins at %d, and %d segments go", out.LogStart, len(out.Segments))
+	}
+}
+
+// TestHolds asks about segments at the log's ends, which a copy that has just been read from the leader may be.
+func TestHolds(t *testing.T) {
+	log := Log{Epochs: []remotelog.EpochStart{ep(1, 10)}, Start: 10, End: 30}
+	for name, tt := range map[string]struct {
+		start, end int64
+		want       bool
+	}{
+		"before the log":    {0, 9, false},
+		"its first record":  {0, 10, true},
+		"its last record":   {20, 29, true},
+		"one more than all": {20, 30, false},
+	} {
+		if got := log.Holds(segment(1, tt.start, tt.end, ep(1, 0))); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestRemoteEnd is 0 without segments, also where the log does not begin at 0.
+func TestRemoteEnd(t *testing.T) {
+	log := Log{Epochs: []remotelog.EpochStart{ep(1, 5)}, Start: 5, LocalStart: 5, End: 100}
+	none := LineageOf(nil, &log)
+	one := LineageOf([]Entry{finished(segment(1, 0, 9, ep(1, 0)))}, &log)
+	if none.RemoteEnd() != 0 || one.RemoteEnd() != 10 {
+		t.Fatal(none.RemoteEnd(), one.RemoteEnd())
 	}
 }
 
@@ -264,7 +327,8 @@ func (m *model) expire(t *rapid.T) {
 			}
 		}
 	}
-	if first := line.Find(out.LogStart); limits.Bytes >= 0 && first < len(line.Spans) && !gone[line.Spans[first].ID] {
+	first := slices.IndexFunc(line.Spans, func(s Span) bool { return s.Last >= out.LogStart })
+	if limits.Bytes >= 0 && first >= 0 && !gone[line.Spans[first].ID] {
 		if excess := local + kept - limits.Bytes; excess >= int64(line.Spans[first].SizeBytes) && excess > 0 {
 			t.Fatalf("%d bytes stay, %d may", local+kept, limits.Bytes)
 		}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/recordbatch"
 	"chancery/services/kafka/remotelog"
 	"chancery/services/kafka/uuid"
 	"chancery/services/statemachine"
@@ -46,9 +47,21 @@ func commit(m *Machine, records ...remotelog.Record) {
 
 func write(t *testing.T, m *Machine, r remotelog.Record) {
 	t.Helper()
-	records, _, code := decide(m, Write{r})
-	if code != errcode.None {
-		t.Fatalf("%+v: %s", r, code.Name())
+	var e statemachine.Effects[remotelog.Record, Reply]
+	m.Decide(time.Time{}, 1, Write{r}, &e)
+	answers, code := 0, errcode.None
+	e.Answers(func(_ statemachine.Ticket, _ Reply, c errcode.Code, durable bool) {
+		answers, code = answers+1, c
+		if !durable {
+			t.Fatalf("%+v is answered before it is durable", r)
+		}
+	})
+	if code != errcode.None || answers != 1 {
+		t.Fatalf("%+v: %d answers, %s", r, answers, code.Name())
+	}
+	records := e.Records()
+	for _, r := range records {
+		m.Apply(r)
 	}
 	commit(m, records...)
 }
@@ -87,7 +100,7 @@ func TestLife(t *testing.T) {
 	write(t, m, update(1, remotelog.DeleteStarted))
 	refused(update(1, remotelog.CopyFinished))
 	write(t, m, update(1, remotelog.DeleteFinished))
-	if v := view(m); len(v.Segments) != 1 || v.Segments[0].ID != (uuid.UUID{2}) {
+	if v := view(m); v.Topic != "t" || len(v.Segments) != 1 || v.Segments[0].ID != (uuid.UUID{2}) {
 		t.Fatalf("%+v", v)
 	}
 	write(t, m, &remotelog.PartitionDelete{Topic: "t", Partition: here, State: remotelog.PartitionMarked})
@@ -100,6 +113,93 @@ func TestLife(t *testing.T) {
 		t.Fatal("something is left")
 	}
 	write(t, m, segment(3, 20, 29)) // it may begin again
+}
+
+// TestRecordsOnTheirWay refuses what may not follow a record that is not durable yet, and takes what may.
+func TestRecordsOnTheirWay(t *testing.T) {
+	m := New()
+	var pending []remotelog.Record
+	try := func(r remotelog.Record, want errcode.Code) {
+		t.Helper()
+		records, _, code := decide(m, Write{r})
+		if code != want {
+			t.Fatalf("%+v: %s, want %s", r, code.Name(), want.Name())
+		}
+		pending = append(pending, records...)
+	}
+	finished := segment(9, 0, 9)
+	finished.State = remotelog.CopyFinished
+	try(finished, errcode.InvalidRequest) // a life begins with the copy
+	try(segment(1, 0, 9), errcode.None)
+	try(segment(1, 0, 9), errcode.InvalidRequest)
+	try(update(2, remotelog.CopyFinished), errcode.InvalidRequest)
+	try(segment(2, 10, 19), errcode.None)
+	try(update(1, remotelog.CopyFinished), errcode.None)
+	try(update(1, remotelog.CopyStarted), errcode.InvalidRequest)
+	try(update(1, remotelog.DeleteStarted), errcode.None)
+	try(update(1, remotelog.CopyFinished), errcode.InvalidRequest)
+	try(update(2, remotelog.DeleteFinished), errcode.InvalidRequest) // what is said of one is not said of another
+	try(update(2, remotelog.CopyFinished), errcode.None)
+	mark := func(state remotelog.DeleteState) *remotelog.PartitionDelete {
+		return &remotelog.PartitionDelete{Topic: "t", Partition: here, State: state}
+	}
+	try(mark(remotelog.PartitionMarked), errcode.None)
+	try(segment(3, 20, 29), errcode.InvalidRequest)
+	commit(m, pending...)
+	pending = nil
+	if v := view(m); v.Topic != "t" || len(v.Segments) != 2 || v.Segments[0].State != remotelog.DeleteStarted || v.Segments[1].State != remotelog.CopyFinished {
+		t.Fatalf("%+v", v)
+	}
+	try(segment(3, 20, 29), errcode.InvalidRequest)
+	try(mark(remotelog.PartitionFinished), errcode.None)
+	try(segment(3, 20, 29), errcode.None)
+	commit(m, pending...)
+	if v := view(m); v.Deleting || len(v.Segments) != 1 || v.Segments[0].ID != (uuid.UUID{3}) {
+		t.Fatalf("%+v", v)
+	}
+}
+
+// TestUnfencedRecords reads a log in which an instance has gone on writing that had lost its shard: what cannot be is left out.
+func TestUnfencedRecords(t *testing.T) {
+	m := New()
+	s := segment(1, 0, 9)
+	s.CustomMetadata = []byte("key")
+	for _, r := range []remotelog.Record{
+		s, update(1, remotelog.DeleteFinished), update(2, remotelog.CopyFinished), update(1, remotelog.DeleteStarted), update(1, remotelog.CopyFinished),
+	} {
+		m.Apply(r)
+		commit(m, r)
+	}
+	v := view(m)
+	if len(v.Segments) != 1 || v.Segments[0].State != remotelog.DeleteStarted || string(v.Segments[0].CustomMetadata) != "key" {
+		t.Fatalf("%+v", v)
+	}
+}
+
+// TestList lists what has segments or is being deleted, and not what is only asked about.
+func TestList(t *testing.T) {
+	m := New()
+	list := func() int {
+		_, reply, _ := decide(m, List{})
+		return len(reply.([]*View))
+	}
+	if n := list(); n != 0 {
+		t.Fatal(n)
+	}
+	records, _, _ := decide(m, Write{segment(1, 0, 9)})
+	if n := list(); n != 0 {
+		t.Fatalf("%d partitions, of which nothing is durable", n)
+	}
+	commit(m, records...)
+	if n := list(); n != 1 {
+		t.Fatal(n)
+	}
+	write(t, m, update(1, remotelog.DeleteStarted))
+	write(t, m, &remotelog.PartitionDelete{Topic: "t", Partition: here, State: remotelog.PartitionMarked})
+	write(t, m, update(1, remotelog.DeleteFinished))
+	if n := list(); n != 1 {
+		t.Fatalf("%d partitions, one of which is being deleted", n)
+	}
 }
 
 // TestDeletionLeavesNothing lets a segment be on its way while the partition's deletion ends: what comes after does not look
@@ -163,6 +263,35 @@ func state(m *Machine) map[remotelog.Partition]string {
 		}
 	}
 	return out
+}
+
+func TestCodecReadsWhatItWrites(t *testing.T) {
+	b, _, _ := Codec{}.Encode(nil, segment(1, 0, 9, ep(1, 0)))
+	options := recordbatch.NewOptions()
+	header := func() recordbatch.Header {
+		batch, err := recordbatch.NewBuilder(nil, options).Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return recordbatch.Header(batch)
+	}
+	for name, tt := range map[string]struct {
+		control bool
+		value   []byte
+		known   bool
+		err     bool
+	}{
+		"a segment":  {false, b, true, false},
+		"a marker":   {true, b, false, false},
+		"a deletion": {false, nil, false, false},
+		"damage":     {false, b[:len(b)-1], false, true},
+	} {
+		options.Control = tt.control
+		r, known, err := Codec{}.Decode(header(), &recordbatch.Record{Value: tt.value})
+		if known != tt.known || (err != nil) != tt.err || known && r.Of() != here {
+			t.Errorf("%s: %+v, %v, %v", name, r, known, err)
+		}
+	}
 }
 
 func TestCodecGivesNoKeys(t *testing.T) {
