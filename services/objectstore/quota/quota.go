@@ -1,8 +1,12 @@
-// Package quota bounds bytes per second as Kafka's quotas of remote storage do: the mean rate over the last windows is
-// compared with the limit before something begins, and counted when it has begun. So one large segment is never refused,
-// and what comes after it waits until the mean has come down.
+// Package quota bounds bytes per second as Kafka's quotas of remote storage are meant to: something may begin while not more
+// has passed than the limit allows, and its bytes are counted when it has begun. So one large segment is never refused, and
+// what comes after it waits until the limit has caught up with it.
 //
-// It owns the windows and the waiting. It must never know what is counted.
+// It owns the count and the waiting. It must never know what is counted.
+//
+// Apache Kafka compares the mean of the last windows, eleven seconds as a rule, and forgets what began before: copies of large
+// segments that take longer than that are not held back at all. Here nothing is forgotten that the limit has not let pass, and
+// the windows are how large a burst may be.
 package quota
 
 import (
@@ -15,84 +19,27 @@ import (
 // Unlimited is the limit that lets everything pass, and Kafka's default.
 const Unlimited = math.MaxInt64
 
-// Rate is the mean of bytes per second over some windows. It is pure: time comes in.
-type Rate struct {
-	window  time.Duration
-	samples []sample
-	next    int
-}
-
-type sample struct {
-	begin time.Time
-	bytes int64
-}
-
-// NewRate makes a rate over num windows, the current one among them.
-func NewRate(num int, window time.Duration) *Rate {
-	return &Rate{window: max(window, time.Millisecond), samples: make([]sample, max(num, 1))}
-}
-
-// Record counts bytes.
-func (r *Rate) Record(now time.Time, bytes int64) {
-	current := &r.samples[r.next]
-	if current.begin.IsZero() {
-		current.begin = now
-	}
-	if now.Sub(current.begin) >= r.window {
-		r.next = (r.next + 1) % len(r.samples)
-		current = &r.samples[r.next]
-		*current = sample{begin: now}
-	}
-	current.bytes += bytes
-}
-
-// PerSecond is the mean rate. Less than all but one of the windows count as that many, so that a first burst is not taken
-// for a rate.
-func (r *Rate) PerSecond(now time.Time) float64 {
-	bytes, elapsed := r.total(now)
-	return float64(bytes) / elapsed.Seconds()
-}
-
-func (r *Rate) total(now time.Time) (int64, time.Duration) {
-	var bytes int64
-	oldest := now
-	for _, s := range r.samples {
-		if s.begin.IsZero() || now.Sub(s.begin) >= time.Duration(len(r.samples))*r.window {
-			continue
-		}
-		bytes += s.bytes
-		if s.begin.Before(oldest) {
-			oldest = s.begin
-		}
-	}
-	least := time.Duration(max(1, len(r.samples)-1)) * r.window
-	return bytes, max(now.Sub(oldest), least)
-}
-
-// Excess is how long nothing may be counted until the mean is at the limit again; 0 while it is not above it.
-func (r *Rate) Excess(now time.Time, limit int64) time.Duration {
-	bytes, elapsed := r.total(now)
-	rate := float64(bytes) / elapsed.Seconds()
-	if limit == Unlimited || rate <= float64(limit) {
-		return 0
-	}
-	return max(time.Millisecond, time.Duration((rate-float64(limit))/float64(limit)*float64(elapsed)))
-}
+// maxWait bounds how long somebody waits before looking again.
+const maxWait = time.Hour
 
 // Limiter makes those who move bytes wait. Its methods may be called from any goroutine.
 type Limiter struct {
+	burst time.Duration
+
 	mu    sync.Mutex
 	limit int64
-	rate  *Rate
+	// ahead is how many bytes had passed at a time beyond what the limit allowed until then.
+	ahead float64
+	at    time.Time
 	// changed is closed when the limit is changed, for those who wait.
 	changed chan struct{}
 	// waited is how long callers have waited in all.
 	waited time.Duration
 }
 
-// NewLimiter makes a limiter of bytes per second over num windows.
+// NewLimiter makes a limiter of bytes per second. All windows but the current one are how much may pass at once.
 func NewLimiter(limit int64, num int, window time.Duration) *Limiter {
-	return &Limiter{limit: max(1, limit), rate: NewRate(num, window), changed: make(chan struct{})}
+	return &Limiter{limit: max(1, limit), burst: time.Duration(max(1, num-1)) * window, changed: make(chan struct{})}
 }
 
 // SetLimit changes the limit, also for those who wait.
@@ -100,20 +47,40 @@ func (l *Limiter) SetLimit(limit int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if limit = max(1, limit); limit != l.limit {
+		l.drain(time.Now())
 		l.limit = limit
 		close(l.changed)
 		l.changed = make(chan struct{})
 	}
 }
 
-// Wait waits until the rate lets something begin, and counts its bytes.
+// drain takes away what the limit has let pass: everything without one. The caller holds the lock.
+func (l *Limiter) drain(now time.Time) {
+	l.ahead = max(0, l.ahead-float64(l.limit)*now.Sub(l.at).Seconds())
+	if l.limit == Unlimited {
+		l.ahead = 0
+	}
+	l.at = now
+}
+
+// excess is how long nothing may begin; 0 when it may now. The caller holds the lock.
+func (l *Limiter) excess(now time.Time) time.Duration {
+	l.drain(now)
+	seconds := l.ahead/float64(l.limit) - l.burst.Seconds()
+	if seconds <= 0 {
+		return 0
+	}
+	return time.Duration(min(seconds*float64(time.Second), float64(maxWait)))
+}
+
+// Wait waits until something may begin, and counts its bytes.
 func (l *Limiter) Wait(ctx context.Context, bytes int64) error {
 	for {
 		now := time.Now()
 		l.mu.Lock()
-		wait := l.rate.Excess(now, l.limit)
+		wait := l.excess(now)
 		if wait == 0 {
-			l.rate.Record(now, bytes)
+			l.ahead += float64(bytes)
 			l.mu.Unlock()
 			return nil
 		}
@@ -141,7 +108,7 @@ func (l *Limiter) Wait(ctx context.Context, bytes int64) error {
 func (l *Limiter) ThrottleTime() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.rate.Excess(time.Now(), l.limit)
+	return l.excess(time.Now())
 }
 
 // Waited is how long callers have waited in all.
