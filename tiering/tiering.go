@@ -165,6 +165,7 @@ func (s *Server) Start(ctx context.Context) error {
 		s.loops.Go(func() { s.makeTopic(loopCtx) })
 		s.loops.Go(func() { s.schedule(loopCtx) })
 		s.loops.Go(func() { s.sweep(loopCtx) })
+		s.loops.Go(func() { s.probe(loopCtx) })
 	}
 	if err := s.member.Start(ctx); err != nil {
 		cancel()

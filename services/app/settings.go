@@ -10,6 +10,7 @@ import (
 
 	"chancery/services/config"
 	"chancery/services/kafka/configdef"
+	"chancery/services/objectstore/registry"
 	"chancery/services/transport"
 )
 
@@ -121,12 +122,50 @@ func checkSettings(t Target, s *config.Settings) error {
 			return err
 		}
 	}
+	if t == All || t == Tiering {
+		if err := checkStore(s); err != nil {
+			return err
+		}
+	}
 	if t == All || t == Controllerd {
 		if err := checkDir(node.String("metadata.log.dir")); err != nil {
 			return fmt.Errorf("metadata.log.dir (%s): %w; want a folder that this user can write to", s.Where("metadata.log.dir"), err)
 		}
 	}
 	return nil
+}
+
+// checkStore says what is wrong with the settings of the object store, and where they stand.
+func checkStore(s *config.Settings) error {
+	node := s.Node()
+	if !node.Bool("remote.log.storage.system.enable") {
+		return nil
+	}
+	prefix := node.String("remote.log.storage.manager.impl.prefix")
+	var errs []error
+	for _, p := range registry.Problems(s.Map(), node.String(registry.ClassNameConfig), prefix) {
+		err := p.Err
+		if p.Unknown {
+			err = unknownStoreSetting(p, prefix)
+		}
+		if where := s.Where(p.Key); where != "" {
+			err = fmt.Errorf("%s: %w", where, err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// unknownStoreSetting says what an unknown setting was most likely meant to be.
+func unknownStoreSetting(p registry.Problem, prefix string) error {
+	var names []string
+	for _, known := range registry.Settings() {
+		names = append(names, prefix+known.Name)
+	}
+	if near := config.Nearest(p.Key, names); near != "" {
+		return fmt.Errorf("unknown key %s, did you mean %s?", p.Key, near)
+	}
+	return p.Err
 }
 
 // checkLogDirs wants one log directory that works: a broken one among several only takes its partitions offline.

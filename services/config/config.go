@@ -156,10 +156,20 @@ func hint(d *configdef.Def) string {
 
 // nearest finds the known key that looks most like an unknown one; empty when none looks like it.
 func nearest(key string) string {
+	all := configdef.All(configdef.BrokerResource)
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = all[i].Name
+	}
+	return Nearest(key, names)
+}
+
+// Nearest is the one of some names that a key was most likely meant to be; empty when none is near.
+func Nearest(key string, names []string) string {
 	best, bestDistance := "", max(2, len(key)/4)+1
-	for _, d := range configdef.All(configdef.BrokerResource) {
-		if distance := editDistance(key, d.Name, bestDistance); distance < bestDistance {
-			best, bestDistance = d.Name, distance
+	for _, name := range names {
+		if distance := editDistance(key, name, bestDistance); distance < bestDistance {
+			best, bestDistance = name, distance
 		}
 	}
 	return best

@@ -78,6 +78,19 @@ func parseName(name string) (*diskBlock, bool) {
 	return b, err1 == nil && err2 == nil && err3 == nil && index >= 0 && b.name() == name
 }
 
+// diskOf gives the cache on disk, or nil where there is none. A cache that cannot be used is no reason to copy and read nothing.
+func diskOf(config Config, logger *slog.Logger) *disk {
+	if config.DiskPath == "" {
+		return nil
+	}
+	d, err := openDisk(config.DiskPath, config.DiskBytes, logger)
+	if err != nil {
+		logger.Warn("there is no cache on disk until the next start: its directory cannot be used", "dir", config.DiskPath, "error", err)
+		return nil
+	}
+	return d
+}
+
 // openDisk finds what an earlier process has left.
 func openDisk(dir string, capacity int64, logger *slog.Logger) (*disk, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {

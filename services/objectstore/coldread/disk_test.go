@@ -1,6 +1,33 @@
 package coldread
 
-import "testing"
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.opentelemetry.io/otel/metric/noop"
+)
+
+// TestUnusableDisk: a reader whose cache on disk cannot be used reads without one.
+func TestUnusableDisk(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := DefaultConfig()
+	config.DiskPath = filepath.Join(file, "cache")
+	r, err := New(nil, config, Deps{Meter: noop.Meter{}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.disk != nil {
+		t.Error("there is a cache below a file")
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
 
 // A name that is taken for a block's is written in the same way again, so that a file of somebody else is never dropped.
 func FuzzParseName(f *testing.F) {

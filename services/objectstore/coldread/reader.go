@@ -66,11 +66,7 @@ func New(manager objectstore.RemoteStorageManager, config Config, deps Deps) (*R
 		streams: newStreams(config.ReadAheadMaxBytes),
 	}
 	capacity := config.MemoryBytes
-	if config.DiskPath != "" {
-		var err error
-		if r.disk, err = openDisk(config.DiskPath, config.DiskBytes, deps.Logger); err != nil {
-			return nil, err
-		}
+	if r.disk = diskOf(config, deps.Logger); r.disk != nil {
 		// What waits to be written to disk is memory, too.
 		capacity = max(capacity/2, capacity-diskQueue*objectstore.BlockBytes)
 	}

@@ -48,8 +48,8 @@ func Open(settings s3wire.Settings) (*Store, error) {
 	if err := settings.Check(); err != nil {
 		return nil, err
 	}
-	if settings.Endpoint == "" {
-		return nil, errors.New("endpoint is not set: it is the URL of the store")
+	if err := settings.CheckEndpoint(); err != nil {
+		return nil, err
 	}
 	u, err := url.Parse(settings.Endpoint)
 	if err != nil {

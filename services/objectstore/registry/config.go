@@ -57,13 +57,65 @@ func Settings() []Setting {
 	return out
 }
 
+// Problem is a setting that is wrong.
+type Problem struct {
+	Key string
+	// Unknown says that there is no such setting.
+	Unknown bool
+	// Err says what is wrong, and names the setting.
+	Err error
+}
+
 // Parse reads the settings of a process that begin with a prefix, which remote.log.storage.manager.impl.prefix gives. The
 // error names every unknown one and every bad value.
 func Parse(values map[string]string, prefix, clusterID string) (*Config, error) {
+	c, problems := parse(values, prefix, clusterID)
+	errs := make([]error, len(problems))
+	for i, p := range problems {
+		errs[i] = p.Err
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Problems are what is wrong with the settings of the store of a name, as far as can be told without the store.
+func Problems(values map[string]string, name, prefix string) []Problem {
+	c, problems := parse(values, prefix, "")
+	if len(problems) > 0 {
+		return problems
+	}
+	var err error
+	switch name {
+	case "dir":
+		err = c.checkDir()
+	case "s3":
+		err = c.S3.Check()
+	case "minio":
+		err = errors.Join(c.S3.Check(), c.S3.CheckEndpoint())
+	default:
+		return []Problem{{Key: ClassNameConfig, Err: unknownStore(name, Stores())}}
+	}
+	if err != nil {
+		return []Problem{{Err: err}}
+	}
+	return nil
+}
+
+// checkDir says what is wrong with the settings of a directory.
+func (c *Config) checkDir() error {
+	if c.DirPath == "" {
+		return fmt.Errorf("%sdir.path is not set: it names the directory of the object store", c.settingPrefix)
+	}
+	return nil
+}
+
+func parse(values map[string]string, prefix, clusterID string) (*Config, []Problem) {
 	c := &Config{Store: segmentstore.DefaultConfig(), ColdRead: coldread.DefaultConfig(), settingPrefix: prefix}
-	c.Store.ClusterID = clusterID
+	c.Store.ClusterID, c.S3.KeyPrefix = clusterID, prefix
 	known := make(map[string]bool, len(settings))
-	var errs []error
+	var problems []Problem
 	for _, s := range settings {
 		known[s.name] = true
 		value, ok := values[prefix+s.name]
@@ -74,21 +126,18 @@ func Parse(values map[string]string, prefix, clusterID string) (*Config, error) 
 			continue
 		}
 		if err := s.set(c, strings.TrimSpace(value)); err != nil {
-			errs = append(errs, fmt.Errorf("%s%s is %q: %w", prefix, s.name, value, err))
+			problems = append(problems, Problem{Key: prefix + s.name, Err: fmt.Errorf("%s%s is %q: %w", prefix, s.name, value, err)})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if rest, ok := strings.CutPrefix(name, prefix); ok && !known[rest] {
-			errs = append(errs, fmt.Errorf("%s is not known; there are %s", name, names()))
+			problems = append(problems, Problem{Key: name, Unknown: true, Err: fmt.Errorf("%s is not known; there are %s", name, names())})
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
 	}
 	if _, ok := values[prefix+"path.style"]; !ok {
 		c.S3.PathStyle = c.S3.Endpoint != ""
 	}
-	return c, nil
+	return c, problems
 }
 
 func names() string {

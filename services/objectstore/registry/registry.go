@@ -33,8 +33,8 @@ type Table map[string]Factory
 func Stores() Table {
 	return Table{
 		"dir": func(_ context.Context, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
-			if config.DirPath == "" {
-				return nil, fmt.Errorf("%sdir.path is not set: it names the directory of the object store", config.settingPrefix)
+			if err := config.checkDir(); err != nil {
+				return nil, err
 			}
 			store, err := dirstore.Open(config.DirPath)
 			if err != nil {
@@ -75,11 +75,15 @@ func managed(store blob.Store, config *Config, deps segmentstore.Deps) (objectst
 func (t Table) Open(ctx context.Context, name string, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {
 	factory, ok := t[name]
 	if !ok {
-		return nil, fmt.Errorf("%s is %q, want one of %s", ClassNameConfig, name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
+		return nil, unknownStore(name, t)
 	}
 	m, err := factory(ctx, config, deps)
 	if err != nil {
 		return nil, fmt.Errorf("remote storage %s: %w", name, err)
 	}
 	return m, nil
+}
+
+func unknownStore(name string, t Table) error {
+	return fmt.Errorf("%s is %q: want one of %s", ClassNameConfig, name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
 }

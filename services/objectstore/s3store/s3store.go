@@ -76,7 +76,7 @@ func Open(ctx context.Context, settings s3wire.Settings) (*Store, error) {
 		return nil, fmt.Errorf("configuration of the S3 client: %w", err)
 	}
 	if loaded.Region == "" {
-		return nil, errors.New("region is not set, and neither is AWS_REGION: it names the region of the bucket")
+		return nil, errors.New(settings.KeyPrefix + "region is not set, and neither is AWS_REGION: it names the region of the bucket; stores that are not Amazon's take us-east-1")
 	}
 	s := &Store{http: client, settings: settings}
 	// The configuration has a cache of its own already; one before it would hide from it what is invalidated.

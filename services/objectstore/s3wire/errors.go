@@ -126,7 +126,7 @@ func (s *Settings) explain(code, message string, err error) string {
 	}
 	text := strings.TrimRight(message, ".") + " (" + s.where() + ")"
 	if hint := hintFor(code, message, err); hint != "" {
-		text += "; " + hint
+		text += "; " + strings.ReplaceAll(hint, "rsm.config.", s.KeyPrefix)
 	}
 	return text
 }
@@ -144,16 +144,16 @@ func (s *Settings) where() string {
 
 // hints are what to do about S3's error codes.
 var hints = map[string]string{
-	"NoSuchBucket":                 "create the bucket, or name another one with bucket",
-	"InvalidAccessKeyId":           "check access.key, or whatever the credentials come from",
-	"SignatureDoesNotMatch":        "check secret.key, or whatever the credentials come from",
+	"NoSuchBucket":                 "create the bucket, or name another one with rsm.config.bucket",
+	"InvalidAccessKeyId":           "check rsm.config.access.key, or whatever the credentials come from",
+	"SignatureDoesNotMatch":        "check rsm.config.secret.key, or whatever the credentials come from",
 	"AccessDenied":                 "let the credentials read, write, delete and list in the bucket",
 	"ExpiredToken":                 "renew the credentials",
 	"ExpiredTokenException":        "renew the credentials",
 	"RequestTimeTooSkewed":         "set the clock of this machine",
-	"AuthorizationHeaderMalformed": "check region",
-	"PermanentRedirect":            "check region and endpoint",
-	"NotImplemented":               "the store may know neither If-None-Match (if.none.match=false) nor checksums (checksum=when_required)",
+	"AuthorizationHeaderMalformed": "check rsm.config.region",
+	"PermanentRedirect":            "check rsm.config.region and rsm.config.endpoint",
+	"NotImplemented":               "the store may know neither If-None-Match (rsm.config.if.none.match=false) nor checksums (rsm.config.checksum=when_required)",
 }
 
 // hintFor says what to do about an error; empty when nobody knows.
@@ -168,17 +168,17 @@ func hintFor(code, message string, err error) string {
 	)
 	switch {
 	case errors.As(err, &authority):
-		return "set tls.ca.file to the certificate of the authority that signed the store's"
+		return "set rsm.config.tls.ca.file to the certificate of the authority that signed the store's"
 	case errors.As(err, &host):
-		return "use a name in endpoint that the store's certificate has"
+		return "use a name in rsm.config.endpoint that the store's certificate has"
 	case strings.Contains(message, "server gave HTTP response to HTTPS client"):
-		return "the store does not speak TLS: want http:// in endpoint"
+		return "the store does not speak TLS: want http:// in rsm.config.endpoint"
 	case strings.Contains(message, "HTTP request to an HTTPS server"):
-		return "the store speaks TLS: want https:// in endpoint"
+		return "the store speaks TLS: want https:// in rsm.config.endpoint"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &name):
-		return "check endpoint, and whether the store runs"
+		return "check rsm.config.endpoint, and whether the store runs"
 	case errors.Is(err, syscall.ECONNRESET):
-		return "a store that speaks TLS wants https:// in endpoint"
+		return "a store that speaks TLS wants https:// in rsm.config.endpoint"
 	}
 	return ""
 }

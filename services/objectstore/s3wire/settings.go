@@ -42,31 +42,42 @@ type Settings struct {
 	SSE      string
 	SSEKeyID string
 
+	// KeyPrefix is what the settings' names begin with, for messages.
+	KeyPrefix string
+
 	// MaxConnections is how many connections stay open between requests.
 	MaxConnections int
 }
 
-// Check says what is wrong with settings; each problem names its setting, without its prefix.
+// Check says what is wrong with settings; each problem names its setting.
 func (s *Settings) Check() error {
 	var errs []error
 	if s.Bucket == "" {
-		errs = append(errs, errors.New("bucket is not set: it names the bucket for the segments"))
+		errs = append(errs, errors.New(s.KeyPrefix+"bucket is not set: it names the bucket for the segments"))
 	}
 	if s.Endpoint != "" {
 		if u, err := url.Parse(s.Endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" {
-			errs = append(errs, fmt.Errorf("endpoint is %q: want a URL like https://s3.example.com:9000", s.Endpoint))
+			errs = append(errs, fmt.Errorf("%sendpoint is %q: want a URL without a path, such as https://s3.example.com:9000", s.KeyPrefix, s.Endpoint))
 		}
 	}
 	if (s.AccessKey == "") != (s.SecretKey == "") {
-		errs = append(errs, errors.New("access.key and secret.key: set both, or none to use other credentials"))
+		errs = append(errs, fmt.Errorf("%[1]saccess.key and %[1]ssecret.key: set both, or none to use other credentials", s.KeyPrefix))
 	}
 	if s.AccessKey != "" && s.CredentialsFile != "" {
-		errs = append(errs, errors.New("access.key and credentials.file: set only one of them"))
+		errs = append(errs, fmt.Errorf("%[1]saccess.key and %[1]scredentials.file: set only one of them", s.KeyPrefix))
 	}
 	if s.SSEKeyID != "" && s.SSE != "aws:kms" {
-		errs = append(errs, errors.New("sse.kms.key.id: it needs sse=aws:kms"))
+		errs = append(errs, fmt.Errorf("%[1]ssse.kms.key.id: it needs %[1]ssse=aws:kms", s.KeyPrefix))
 	}
 	return errors.Join(errs...)
+}
+
+// CheckEndpoint wants an endpoint, for stores that have no default one.
+func (s *Settings) CheckEndpoint() error {
+	if s.Endpoint == "" {
+		return errors.New(s.KeyPrefix + "endpoint is not set: it is the URL of the store, such as https://minio.example.com:9000")
+	}
+	return nil
 }
 
 // Client makes the HTTP client. It follows no redirects of its own, and has no time-outs: those belong to each request.
@@ -87,11 +98,11 @@ func (s *Settings) Client() (*http.Client, error) {
 	if s.CAFile != "" {
 		pem, err := os.ReadFile(s.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("tls.ca.file: %w", err)
+			return nil, fmt.Errorf("%stls.ca.file: %w", s.KeyPrefix, err)
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.ca.file: %s has no certificate in PEM", s.CAFile)
+			return nil, fmt.Errorf("%stls.ca.file: %s has no certificate in PEM", s.KeyPrefix, s.CAFile)
 		}
 		transport.TLSClientConfig.RootCAs = pool
 	}
