@@ -16,7 +16,7 @@ func TestStoreSettings(t *testing.T) {
 		{"rsm.config.bukket=x", "file.properties:2: unknown key rsm.config.bukket, did you mean rsm.config.bucket?"},
 		{"rsm.config.qqqqqqqqqqqqqqqq=x", "file.properties:2: rsm.config.qqqqqqqqqqqqqqqq is not known; there are"},
 		{"rsm.config.bucket=b\nrsm.config.part.size.bytes=17", `file.properties:3: rsm.config.part.size.bytes is "17": want a whole number`},
-		{"remote.log.storage.manager.class.name=s4", `file.properties:2: remote.log.storage.manager.class.name is "s4": want one of dir, minio, s3`},
+		{"remote.log.storage.manager.class.name=s4", `file.properties:2: remote.log.storage.manager.class.name is "s4", want one of dir, minio, s3`},
 		{"remote.log.storage.manager.class.name=s3", "rsm.config.bucket is not set"},
 		{"remote.log.storage.manager.class.name=minio\nrsm.config.bucket=b", "rsm.config.endpoint is not set"},
 		{"remote.log.storage.manager.class.name=s3\nrsm.config.bucket=b\nrsm.config.endpoint=http://h/b", "rsm.config.endpoint is \"http://h/b\": want a URL without a path"},

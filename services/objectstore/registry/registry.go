@@ -85,5 +85,5 @@ func (t Table) Open(ctx context.Context, name string, config *Config, deps segme
 }
 
 func unknownStore(name string, t Table) error {
-	return fmt.Errorf("%s is %q: want one of %s", ClassNameConfig, name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
+	return fmt.Errorf("%s is %q, want one of %s", ClassNameConfig, name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
 }
