@@ -46,7 +46,7 @@ var faulty = []struct {
 	{s3.Fault{Name: "flipped byte in a request", FlipRequestAt: 70_000}, 2},
 }
 
-// applies says which requests can have a fault: an error behind a good status, for one, S3 has only at the end of an upload.
+// applies says which requests can have a fault.
 func applies(f s3.Fault, op string) bool {
 	switch {
 	case f.CutAfter > 0, f.ShortBy > 0, f.FlipAt > 0:
@@ -54,7 +54,8 @@ func applies(f s3.Fault, op string) bool {
 	case f.FlipRequestAt > 0:
 		return op == "put" || op == "upload_part"
 	case f.Status == 200:
-		return op == "complete_upload"
+		// S3 has it at the end of an upload; what stands between may have it anywhere.
+		return op == "complete_upload" || op == "put" || op == "get"
 	case f.Status == 409:
 		return op == "put" || op == "complete_upload"
 	}

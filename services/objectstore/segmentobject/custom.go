@@ -48,7 +48,7 @@ func DecodeCustom(b []byte) (Custom, error) {
 		Layout:          Layout(b[0] - customVersion),
 		Prefix:          string(b[customFixedBytes:]),
 	}
-	if c.TailBytes < footerBytes {
+	if c.TailBytes < FooterBytes {
 		return Custom{}, corrupt("custom metadata says that %d bytes follow the log", c.TailBytes)
 	}
 	if err := CheckPrefix(c.Prefix); err != nil {

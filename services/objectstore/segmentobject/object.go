@@ -41,12 +41,14 @@ import (
 )
 
 const (
-	magic       = "CHSEGMNT"
-	version     = 1
-	footerBytes = 64
-	entryBytes  = 16
-	epochBytes  = 12
+	magic      = "CHSEGMNT"
+	version    = 1
+	entryBytes = 16
+	epochBytes = 12
 )
+
+// FooterBytes is the length of the footer.
+const FooterBytes = 64
 
 // The kinds of sections.
 const (
@@ -118,7 +120,7 @@ func EncodeTail(id uuid.UUID, logBytes int64, x *objectstore.Indexes) ([]byte, e
 		{kindLeaderEpochs, encodeEpochs(x.LeaderEpochs)},
 		{kindBlockCRCs, encodeCRCs(x.BlockCRCs)},
 	}
-	size := footerBytes + len(sections)*entryBytes
+	size := FooterBytes + len(sections)*entryBytes
 	for _, s := range sections {
 		size += len(s.data)
 	}
@@ -191,10 +193,10 @@ func decodeFooter(b []byte) (footer, error) {
 // DecodeTail reads what follows the log in the object of a segment, and checks all of it. The result refers to the bytes
 // of tail. Errors are objectstore.ErrCorrupt.
 func DecodeTail(id uuid.UUID, logBytes int64, tail []byte) (*objectstore.Indexes, error) {
-	if len(tail) < footerBytes {
+	if len(tail) < FooterBytes {
 		return nil, corrupt("%d bytes behind the log are no footer", len(tail))
 	}
-	at := len(tail) - footerBytes
+	at := len(tail) - FooterBytes
 	f, err := decodeFooter(tail[at:])
 	if err != nil {
 		return nil, err
@@ -207,7 +209,7 @@ func DecodeTail(id uuid.UUID, logBytes int64, tail []byte) (*objectstore.Indexes
 		return nil, corrupt("a table of %d sections does not fit", f.entries)
 	}
 	at -= f.entries * entryBytes
-	table := tail[at : len(tail)-footerBytes]
+	table := tail[at : len(tail)-FooterBytes]
 	if got := Checksum(table); got != f.tableCRC {
 		return nil, corrupt("the table's checksum is %08x, want %08x", got, f.tableCRC)
 	}

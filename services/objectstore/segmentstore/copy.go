@@ -1,6 +1,7 @@
 package segmentstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -60,12 +61,47 @@ func (m *Manager) CopyLogSegmentData(ctx context.Context, s *objectstore.Segment
 	}
 	if err == nil {
 		m.metrics.topic(ctx, s.Topic, "put", o.Bytes)
+		err = m.verify(ctx, s, o)
+	}
+	if err == nil {
 		err = m.step(StepCopyDone)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("copy segment %s: %w", s.ID, err)
 	}
 	return custom, nil
+}
+
+// verify reads the end of an object that was put, which says what the whole should be: the local copy is deleted for it, so the
+// store's word is not enough.
+func (m *Manager) verify(ctx context.Context, s *objectstore.SegmentMetadata, o blob.PutObject) error {
+	for attempt := 1; ; attempt++ {
+		err := m.verifyOnce(ctx, s, o)
+		if !errors.Is(err, objectstore.ErrNotFound) {
+			return err
+		}
+		// Some stores show new objects a little late.
+		if attempt >= m.config.Attempts || wait(ctx, attempt, err) != nil {
+			return &objectstore.Error{Kind: objectstore.ErrTransient, Op: "put", Key: o.Key, Err: errors.New("the store has taken the object, and does not have it")}
+		}
+	}
+}
+
+func (m *Manager) verifyOnce(ctx context.Context, s *objectstore.SegmentMetadata, o blob.PutObject) error {
+	r := &rangeReader{m: m, ctx: ctx, key: o.Key, topic: s.Topic, at: o.Bytes - segmentobject.FooterBytes, end: o.Bytes, objectBytes: o.Bytes}
+	defer r.Close()
+	footer := make([]byte, segmentobject.FooterBytes)
+	if _, err := io.ReadFull(r, footer); err != nil {
+		return err
+	}
+	want := make([]byte, segmentobject.FooterBytes)
+	if _, err := o.Body.ReadAt(want, o.Bytes-segmentobject.FooterBytes); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if !bytes.Equal(footer, want) {
+		return &objectstore.Error{Kind: objectstore.ErrCorrupt, Op: "put", Key: o.Key, Err: errors.New("the store has taken the object, and has another one")}
+	}
+	return nil
 }
 
 // object reads the segment's log once, to compute its checksums and to compare them with what they should be, and puts log

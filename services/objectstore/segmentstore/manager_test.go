@@ -127,6 +127,52 @@ func TestOtherObjectUnderTheKey(t *testing.T) {
 	}
 }
 
+// The local copy goes when the store says that it has the object, so that must be true.
+func TestStoreLies(t *testing.T) {
+	for name, c := range map[string]struct {
+		lie  func(store *fakeStore, key string)
+		kind error
+	}{
+		"nothing is there": {func(store *fakeStore, key string) { delete(store.objects, key) }, objectstore.ErrTransient},
+		"a part is there": {func(store *fakeStore, key string) {
+			o := store.objects[key]
+			o.data = o.data[:700]
+			store.objects[key] = o
+		}, objectstore.ErrCorrupt},
+		"another is there":    {func(store *fakeStore, key string) { o := store.objects[key]; clear(o.data); store.objects[key] = o }, objectstore.ErrCorrupt},
+		"it is there at last": {func(store *fakeStore, key string) {}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newFakeStore()
+				store.after = func(_ context.Context, op string, _ int) error {
+					if op == "put" || op == "complete_upload" {
+						store.mu.Lock()
+						defer store.mu.Unlock()
+						for key := range store.objects {
+							c.lie(store, key)
+						}
+					}
+					return nil
+				}
+				store.before = func(_ context.Context, op string, n int) error {
+					if op == "get" && n == 1 && c.kind == nil {
+						return refused(objectstore.ErrNotFound, op, nil)
+					}
+					return nil
+				}
+				m := manager(t, store, nil)
+				for _, bytes := range []int{1000, 12 << 20} {
+					s, d, _ := contract.Segment(uuid.Random(), 0, bytes)
+					if _, err := m.CopyLogSegmentData(t.Context(), s, d); !errors.Is(err, c.kind) {
+						t.Errorf("%d bytes: %v, want %v", bytes, err, c.kind)
+					}
+				}
+			})
+		})
+	}
+}
+
 // What cannot work is not tried again.
 func TestHopeless(t *testing.T) {
 	for _, kind := range []error{objectstore.ErrRejected, objectstore.ErrCorrupt} {
