@@ -147,11 +147,38 @@ type Topic struct {
 	RemoteStorageEnable      bool
 	RemoteLogCopyDisable     bool
 	RemoteLogDeleteOnDisable bool
-	RemoteCopyLagMs          int64
-	RemoteCopyLagBytes       int64
+	// RemoteCopyLagMs and RemoteCopyLagBytes are -1 for the value of the local retention; CopyLag has what that comes to.
+	RemoteCopyLagMs    int64
+	RemoteCopyLagBytes int64
 
 	// DeadLetterQueueEnable says that share groups may use the topic as their dead-letter queue.
 	DeadLetterQueueEnable bool
+}
+
+// LocalRetention is how long, and how much of, a tiered log stays on the storage nodes; -1 for no limit.
+func (t *Topic) LocalRetention() (ms, bytes int64) {
+	ms, bytes = t.LocalRetentionMs, t.LocalRetentionBytes
+	if ms == -2 {
+		ms = t.RetentionMs
+	}
+	if bytes == -2 {
+		bytes = t.RetentionBytes
+	}
+	return ms, bytes
+}
+
+// CopyLag is how old a closed segment is, and how much has been written behind it, before it is copied to the remote tier:
+// either is enough, 0 for either means at once, and -1 that it never makes a segment due.
+func (t *Topic) CopyLag() (ms, bytes int64) {
+	localMs, localBytes := t.LocalRetention()
+	ms, bytes = t.RemoteCopyLagMs, t.RemoteCopyLagBytes
+	if ms == -1 {
+		ms = localMs
+	}
+	if bytes == -1 {
+		bytes = localBytes
+	}
+	return ms, bytes
 }
 
 // Topic resolves the configs of a topic: those set on it, over those of this node. A value that cannot be parsed counts as

@@ -72,17 +72,10 @@ func (l *Log) DropRemote() (bool, error) {
 
 // localRetention is how long and how much of the log is kept here; -1 for no limit.
 func (l *Log) localRetention() (maxMs, maxBytes int64) {
-	maxMs, maxBytes = l.config.RetentionMs, l.config.RetentionBytes
 	if !l.copied() {
-		return maxMs, maxBytes
+		return l.config.RetentionMs, l.config.RetentionBytes
 	}
-	if ms := l.config.LocalRetentionMs; ms != -2 {
-		maxMs = ms
-	}
-	if bytes := l.config.LocalRetentionBytes; bytes != -2 {
-		maxBytes = bytes
-	}
-	return maxMs, maxBytes
+	return l.config.LocalRetention()
 }
 
 // deletable says whether retention may delete a segment that ends at an offset: one that is to be copied waits for that,
@@ -91,18 +84,24 @@ func (l *Log) deletable(end int64) bool {
 	return !l.copied() || end <= l.remoteEnd || end <= l.logStart
 }
 
-// rollExpired begins a new segment when the active one of a tiered log is due to go, since only closed segments are
-// copied. It waits until all before it have been, so that a store that is away does not leave many small segments.
+// rollExpired begins a new segment when the active one of a tiered log is due to go, by its age or because nothing at all is to
+// stay here, since only closed segments are copied. It waits until all before it have been, so that a store that is away does not leave many small segments.
 func (l *Log) rollExpired(now time.Time) error {
 	active := l.active()
-	maxMs, _ := l.localRetention()
-	if !l.copied() || active.size == 0 || maxMs < 0 || l.highWatermark < l.logEnd ||
-		len(l.segments) > 1 && active.base > l.remoteEnd {
+	maxMs, maxBytes := l.localRetention()
+	if !l.copied() || active.size == 0 || l.highWatermark < l.logEnd || len(l.segments) > 1 && active.base > l.remoteEnd {
 		return nil
 	}
-	t, err := l.largestTime(active)
-	if err != nil || now.UnixMilli()-t <= maxMs {
-		return err
+	due := maxBytes == 0
+	if !due && maxMs >= 0 {
+		t, err := l.largestTime(active)
+		if err != nil {
+			return err
+		}
+		due = now.UnixMilli()-t > maxMs
+	}
+	if !due {
+		return nil
 	}
 	return l.rollAt(l.logEnd)
 }

@@ -116,6 +116,22 @@ func TestActiveSegmentRollsForTheTier(t *testing.T) {
 	}
 }
 
+// TestActiveSegmentRollsWhereNothingIsToStay keeps nothing here: the active segment rolls although it is young.
+func TestActiveSegmentRollsWhereNothingIsToStay(t *testing.T) {
+	f := tieredLog(t)
+	f.config.LocalRetentionMs, f.config.RetentionMs = -1, -1
+	f.SetRemoteEndOffset(9)
+	for _, tt := range []struct {
+		bytes    int64
+		segments int
+	}{{1, 1}, {0, 2}} {
+		f.config.LocalRetentionBytes = tt.bytes
+		if _, err := f.DeleteRetired(f.clock); err != nil || len(f.Segments()) != tt.segments {
+			t.Fatal(tt, err, f.Segments())
+		}
+	}
+}
+
 func TestLeaveTheTier(t *testing.T) {
 	f := tieredLog(t)
 	f.SetRemoteEndOffset(5)

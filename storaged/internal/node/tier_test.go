@@ -189,6 +189,54 @@ func TestTieredAnew(t *testing.T) {
 	})
 }
 
+// TestTierPositionsAtTheEnd asks for the ends of the remote part where they meet the end of what a client may read: what is not
+// below that does not exist for it.
+func TestTierPositionsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
+		topic := tieredTopic(c, 1)
+		leader := c.node(1)
+		positions := func(replica int32) string {
+			var out []int64
+			for _, at := range []int64{-5, -6} {
+				q := &storagev1.ListOffsetsPartition{TopicId: topic[:], CurrentLeaderEpoch: -1, Timestamp: at}
+				resp, err := leader.ListOffsets(t.Context(), &storagev1.ListOffsetsRequest{ReplicaId: replica, Partitions: []*storagev1.ListOffsetsPartition{q}})
+				if err != nil || resp.GetPartitions()[0].GetErrorCode() != 0 {
+					t.Fatal(resp, err)
+				}
+				out = append(out, resp.GetPartitions()[0].GetOffset(), int64(resp.GetPartitions()[0].GetLeaderEpoch()))
+			}
+			return fmt.Sprint(out)
+		}
+		tell := func(remoteEnd, logStart int64) {
+			t.Helper()
+			r := updateTier(t, leader, topic, func(q *storagev1.UpdateTierPartition) {
+				q.RemoteEndOffset, q.LogStartOffset = remoteEnd, logStart
+			})
+			if r.GetErrorCode() != 0 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		want := func(what, want string) {
+			t.Helper()
+			if got := positions(-1); got != want {
+				t.Errorf("%s: got %s, want %s", what, got, want)
+			}
+		}
+		want("an empty log", "[-1 -1 -1 -1]")
+		for i := range 4 {
+			produce(leader, appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i))))
+		}
+		want("nothing is remote", "[-1 -1 0 0]")
+		tell(3, -1)
+		want("the active segment is local", "[2 0 3 0]")
+		tell(4, -1)
+		want("all is remote", "[3 0 -1 -1]")
+		tell(4, 4)
+		want("all has expired", "[3 -1 -1 -1]")
+	})
+}
+
 // TestNewReplicaBehindTheTier lets a replica begin behind what is remote, although the leader still has more (KIP-1023).
 func TestNewReplicaBehindTheTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -72,7 +72,7 @@ func (r *Replica) FindOffset(req *storagev1.ListOffsetsRequest, q *storagev1.Lis
 	case earliestLocal:
 		return r.positionAt(v.LocalStart)
 	case latestTiered, earliestPendingUpload:
-		return r.tierPosition(v, t)
+		return r.tierPosition(v, t, end, lagging)
 	case maxTimestamp:
 		found, ok, err := r.Log().OffsetOfMaxTimestamp()
 		return r.searched(found, ok, err, end, lagging)
@@ -94,20 +94,24 @@ func (r *Replica) positionAt(offset int64) Offset {
 }
 
 // tierPosition is the last offset in the remote tier, or the first that still has to come there; nothing for a log that is not
-// tiered, and while a new leader has not been told what is there.
-func (r *Replica) tierPosition(v *View, position int64) Offset {
+// tiered, and while a new leader has not been told what is there. As any other offset that is searched for, one that is not
+// below the reader's bound does not exist: nothing is pending in a log that is remote up to its end.
+func (r *Replica) tierPosition(v *View, position, end int64, lagging bool) Offset {
 	if !r.tiered.Load() {
 		return noOffset(errcode.None)
 	}
+	offset := v.RemoteEnd - 1
 	switch {
 	case position == latestTiered && v.RemoteEnd == 0:
 		return noOffset(errcode.None)
 	case position == latestTiered:
-		return r.positionAt(v.RemoteEnd - 1)
 	case v.RemoteEnd == 0 && v.LocalStart > v.LogStart:
 		return noOffset(errcode.None)
+	default:
+		offset = max(v.RemoteEnd, v.LogStart)
 	}
-	return r.positionAt(max(v.RemoteEnd, v.LogStart))
+	found := log.TimestampOffset{Timestamp: -1, Offset: offset, LeaderEpoch: r.Log().EpochForOffset(offset)}
+	return r.searched(found, true, nil, end, lagging)
 }
 
 // searched is the answer of a search. What is found beyond the reader's bound does not exist for it.

@@ -25,7 +25,8 @@ func Candidates(segments []Local, from, lastStable int64, config *configdef.Topi
 			total += s.SizeBytes
 		}
 	}
-	waits := config.RemoteCopyLagMs != 0 && config.RemoteCopyLagBytes != 0
+	lagMs, lagBytes := config.CopyLag()
+	waits := lagMs != 0 && lagBytes != 0
 	var out []Local
 	for i, s := range segments {
 		if s.EndOffset <= from {
@@ -36,8 +37,8 @@ func Candidates(segments []Local, from, lastStable int64, config *configdef.Topi
 			break
 		}
 		age := nowMs - s.MaxTimestampMs
-		oldEnough := config.RemoteCopyLagMs > 0 && (age < 0 || age >= config.RemoteCopyLagMs)
-		farEnough := config.RemoteCopyLagBytes > 0 && total >= config.RemoteCopyLagBytes
+		oldEnough := lagMs > 0 && (age < 0 || age >= lagMs)
+		farEnough := lagBytes > 0 && total >= lagBytes
 		if waits && !oldEnough && !farEnough {
 			break
 		}

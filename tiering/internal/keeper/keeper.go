@@ -130,15 +130,19 @@ func (p *Pass) reload(ctx context.Context) error {
 }
 
 // tell tells the leader what is remote, and where the log is to begin; -1 leaves that as it is.
+//
+// The end of what is remote stays when all of that has expired: it is the last offset that was tiered, which ListOffsets
+// names as long as this leader leads.
 func (p *Pass) tell(ctx context.Context, logStart int64) error {
-	if logStart <= p.leader.log.Start && p.line.RemoteEnd() == p.leader.remoteEnd {
+	remoteEnd := max(p.line.RemoteEnd(), min(p.leader.remoteEnd, p.leader.log.Start))
+	if logStart <= p.leader.log.Start && remoteEnd == p.leader.remoteEnd {
 		return nil
 	}
-	start, err := p.leader.update(ctx, p.line.RemoteEnd(), logStart)
+	start, err := p.leader.update(ctx, remoteEnd, logStart)
 	if err != nil {
 		return err
 	}
-	p.leader.remoteEnd, p.leader.log.Start = p.line.RemoteEnd(), max(p.leader.log.Start, start)
+	p.leader.remoteEnd, p.leader.log.Start = remoteEnd, max(p.leader.log.Start, start)
 	return nil
 }
 

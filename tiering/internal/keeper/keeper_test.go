@@ -301,8 +301,8 @@ func TestPass(t *testing.T) {
 	w.leader.grow(70)
 	w.config.FileDeleteDelayMs, w.config.RetentionMs = 0, w.now.UnixMilli()-1000-60
 	w.mustRun()
-	if w.leader.start != 60 {
-		t.Fatal(w.leader.start)
+	if w.leader.start != 60 || w.leader.remoteEnd != 60 {
+		t.Fatal(w.leader.start, w.leader.remoteEnd) // what was tiered last is still known
 	}
 	w.leader.grow(100)
 	w.mustRun()
@@ -493,9 +493,34 @@ func TestCandidates(t *testing.T) {
 		"zero bytes waits for none": {0, 100, 1 << 40, 0, 0, 4},
 		"neither reached":           {0, 100, 1 << 40, 1 << 40, 0, 0},
 	} {
-		config := &configdef.Topic{RemoteCopyLagMs: tt.lagMs, RemoteCopyLagBytes: tt.lagBytes}
+		config := &configdef.Topic{RetentionMs: -1, RetentionBytes: -1, LocalRetentionMs: -2, LocalRetentionBytes: -2, RemoteCopyLagMs: tt.lagMs, RemoteCopyLagBytes: tt.lagBytes}
 		got := Candidates(segments, tt.from, tt.stable, config, 4000)
 		if len(got) != tt.n || tt.n > 0 && got[0] != segments[tt.first] {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestCopyLagOfTheLocalRetention has segments wait as long as they may stay on the storage nodes, where remote.copy.lag.* is -1.
+func TestCopyLagOfTheLocalRetention(t *testing.T) {
+	var segments []Local
+	for i := range int64(5) {
+		segments = append(segments, Local{BaseOffset: 10 * i, EndOffset: 10*i + 10, SizeBytes: 100, MaxTimestampMs: 1000 * i})
+	}
+	for name, tt := range map[string]struct {
+		config configdef.Topic
+		n      int
+	}{
+		"the local time":         {configdef.Topic{LocalRetentionMs: 3000, RetentionMs: 9000, LocalRetentionBytes: -2, RetentionBytes: -1}, 2},
+		"the time of the log":    {configdef.Topic{LocalRetentionMs: -2, RetentionMs: 2000, LocalRetentionBytes: -2, RetentionBytes: -1}, 3},
+		"the local size":         {configdef.Topic{LocalRetentionMs: -2, RetentionMs: -1, LocalRetentionBytes: 250, RetentionBytes: 999}, 2},
+		"the size of the log":    {configdef.Topic{LocalRetentionMs: -2, RetentionMs: -1, LocalRetentionBytes: -2, RetentionBytes: 150}, 3},
+		"the sooner of both":     {configdef.Topic{LocalRetentionMs: 3000, RetentionMs: 9000, LocalRetentionBytes: 150, RetentionBytes: 999}, 3},
+		"no local stay":          {configdef.Topic{LocalRetentionMs: 0, RetentionMs: 9000, LocalRetentionBytes: -2, RetentionBytes: -1}, 4},
+		"no limit is never over": {configdef.Topic{LocalRetentionMs: -2, RetentionMs: -1, LocalRetentionBytes: -2, RetentionBytes: -1}, 0},
+	} {
+		tt.config.RemoteCopyLagMs, tt.config.RemoteCopyLagBytes = -1, -1
+		if got := Candidates(segments, 0, 100, &tt.config, 4000); len(got) != tt.n {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
