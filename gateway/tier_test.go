@@ -13,6 +13,8 @@ import (
 	"chancery/gateway/internal/fake"
 	tieringv1 "chancery/proto/tiering/v1"
 	"chancery/services/kafka/errcode"
+	"chancery/services/kafka/metarecord"
+	"chancery/services/metadata"
 	"chancery/services/storage"
 	"chancery/services/storagerpc"
 )
@@ -185,6 +187,19 @@ func TestColdReadsYieldToProducers(t *testing.T) {
 	}
 }
 
+// offsetsAt asks for a time, or a special position, in the first partition of topic a.
+func offsetsAt(version int16, timestamp int64) *kmsg.ListOffsetsRequest {
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.Version, req.ReplicaID = version, -1
+	rt := kmsg.NewListOffsetsRequestTopic()
+	rt.Topic = "a"
+	rp := kmsg.NewListOffsetsRequestTopicPartition()
+	rp.CurrentLeaderEpoch, rp.Timestamp = -1, timestamp
+	rt.Partitions = append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	return req
+}
+
 func TestOffsetsByTimeInTheTier(t *testing.T) {
 	c := coldCluster(t)
 	c.FindInTier = func(_ context.Context, req *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error) {
@@ -203,17 +218,36 @@ func TestOffsetsByTimeInTheTier(t *testing.T) {
 		offset int64
 		code   errcode.Code
 	}{1: {4, 0}, 2: {20, 0}, 3: {-1, errcode.RequestTimedOut}, -1: {20, 0}} {
-		req := kmsg.NewPtrListOffsetsRequest()
-		req.Version, req.ReplicaID = 7, -1
-		rt := kmsg.NewListOffsetsRequestTopic()
-		rt.Topic = "a"
-		rp := kmsg.NewListOffsetsRequestTopicPartition()
-		rp.CurrentLeaderEpoch, rp.Timestamp = -1, timestamp
-		rt.Partitions = append(rt.Partitions, rp)
-		req.Topics = append(req.Topics, rt)
-		got := ask[*kmsg.ListOffsetsResponse](k, req).Topics[0].Partitions[0]
+		got := ask[*kmsg.ListOffsetsResponse](k, offsetsAt(7, timestamp)).Topics[0].Partitions[0]
 		if got.Offset != want.offset || got.ErrorCode != int16(want.code) {
 			t.Errorf("at %d: %+v", timestamp, got)
 		}
+	}
+}
+
+// TestTierTimeoutsFollowTheCluster alters how long the remote tier is waited for while the gateway runs: with what it was
+// started with, these requests would take an hour.
+func TestTierTimeoutsFollowTheCluster(t *testing.T) {
+	c := coldCluster(t)
+	c.ReadTier = func(ctx context.Context, _ *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	c.FindInTier = func(ctx context.Context, _ *tieringv1.FindOffsetRequest) (*tieringv1.FindOffsetResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	k := dial(t, serve(t, c, map[string]string{"remote.fetch.max.wait.ms": "3600000", "remote.list.offsets.request.timeout.ms": "3600000"}))
+	short := "30"
+	for _, name := range []string{"remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"} {
+		c.Apply(&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceBroker), Name: name, Value: &short})
+	}
+	req := fetch(12, "a", from(0, 2))
+	req.MaxWaitMillis, req.MinBytes = 20, 1
+	if got := ask[*kmsg.FetchResponse](k, req).Topics[0].Partitions[0]; got.ErrorCode != 0 || len(got.RecordBatches) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := ask[*kmsg.ListOffsetsResponse](k, offsetsAt(9, 1)).Topics[0].Partitions[0]; got.ErrorCode != int16(errcode.RequestTimedOut) {
+		t.Errorf("%+v", got)
 	}
 }

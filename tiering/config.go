@@ -13,7 +13,6 @@ import (
 	"chancery/services/metadata"
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/coldread"
-	"chancery/services/objectstore/quota"
 	"chancery/services/objectstore/registry"
 	"chancery/services/objectstore/segmentstore"
 	"chancery/services/storage"
@@ -34,7 +33,8 @@ type Config struct {
 	// .task.retry.backoff.max.ms, .task.retry.jitter, .copier.thread.pool.size, .copy and .fetch.max.bytes.per.second with
 	// their windows, remote.log.reader.threads, remote.log.reader.max.pending.tasks,
 	// remote.log.index.file.cache.total.size.bytes, remote.log.metadata.custom.metadata.max.bytes, the settings of
-	// __remote_log_metadata (rlmm.config.), and what topics have by default.
+	// __remote_log_metadata (rlmm.config.), and what topics have by default. The sizes of pools and of the cache, and the quotas,
+	// follow what is altered in the cluster.
 	Properties map[string]string
 	// Step is called at each named step of a copy or a deletion, for tests that stop there; nil outside tests.
 	Step func(name string) error
@@ -64,12 +64,10 @@ type settings struct {
 	enabled  bool
 	interval time.Duration
 	retry    objectstore.Backoff
-	passes   int
-	readers  int
 	pending  int
-	// copying and fetching bound the bytes that are copied and read in a second.
-	copying, fetching *quota.Limiter
-	maxCustom         int
+	// limits may change while the instance runs.
+	limits    *limits
+	maxCustom int
 }
 
 func newSettings(c Config) settings {
@@ -82,30 +80,11 @@ func newSettings(c Config) settings {
 			Base: node.Duration("remote.log.manager.task.retry.backoff.ms"), Max: node.Duration("remote.log.manager.task.retry.backoff.max.ms"),
 			Jitter: node.Double("remote.log.manager.task.retry.jitter"),
 		},
-		passes:    node.Int("remote.log.manager.copier.thread.pool.size"),
-		readers:   node.Int("remote.log.reader.threads"),
 		pending:   node.Int("remote.log.reader.max.pending.tasks"),
-		copying:   newLimiter(node, "copy"),
-		fetching:  newLimiter(node, "fetch"),
+		limits:    newLimits(node),
 		maxCustom: node.Int("remote.log.metadata.custom.metadata.max.bytes"),
 	}
 	return s
-}
-
-// newLimiter makes the limiter of one of Kafka's two quotas of the remote tier.
-func newLimiter(node *configdef.Node, of string) *quota.Limiter {
-	prefix := "remote.log.manager." + of
-	return quota.NewLimiter(node.Long(prefix+maxBytesPerSecond), node.Int(prefix+".quota.window.num"),
-		time.Duration(node.Int(prefix+".quota.window.size.seconds"))*time.Second)
-}
-
-const maxBytesPerSecond = ".max.bytes.per.second"
-
-// setLimits takes over quotas that were changed in the cluster, also for copies and reads that wait.
-func (s *settings) setLimits(image *metadata.Image) {
-	node := s.node.WithDynamic(image.Config(metadata.ResourceBroker, ""), nil)
-	s.copying.SetLimit(node.Long("remote.log.manager.copy" + maxBytesPerSecond))
-	s.fetching.SetLimit(node.Long("remote.log.manager.fetch" + maxBytesPerSecond))
 }
 
 // store are the settings of the store and of its reader.
@@ -124,10 +103,10 @@ func open(ctx context.Context, c Config, s settings, deps Deps) (objectstore.Rem
 	if err != nil {
 		return nil, nil, err
 	}
-	store.ColdRead.IndexBytes = min(store.ColdRead.IndexBytes, s.node.Long("remote.log.index.file.cache.total.size.bytes"))
-	reader, err := coldread.New(manager, store.ColdRead, coldread.Deps{Meter: deps.Meter, Logger: deps.Logger, FetchLimiter: s.fetching})
+	reader, err := coldread.New(manager, store.ColdRead, coldread.Deps{Meter: deps.Meter, Logger: deps.Logger, FetchLimiter: s.limits.fetching})
 	if err != nil {
 		return nil, nil, fmt.Errorf("cold reads: %w", closeBoth(manager, err))
 	}
+	reader.SetIndexBytes(s.limits.indexBytes.Load())
 	return manager, reader, nil
 }

@@ -1,27 +1,35 @@
 package tiering
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 
 	"chancery/services/kafka/metarecord"
 	"chancery/services/metadata"
 	"chancery/services/objectstore/quota"
 )
 
-// The quotas of the remote tier are those of the properties, until the cluster has others.
+// The limits of the remote tier are those of the properties, until the cluster has others, or the node itself.
 func TestLimitsFollowTheCluster(t *testing.T) {
 	const (
 		copying  = "remote.log.manager.copy.max.bytes.per.second"
 		fetching = "remote.log.manager.fetch.max.bytes.per.second"
+		passes   = "remote.log.manager.copier.thread.pool.size"
+		readers  = "remote.log.reader.threads"
+		indexes  = "remote.log.index.file.cache.total.size.bytes"
 	)
-	s := newSettings(Config{Properties: map[string]string{copying: "1000"}})
+	config := Config{NodeID: 3, Properties: map[string]string{copying: "1000", passes: "4"}}
+	s := &Server{config: config, settings: newSettings(config), kick: make(chan struct{}, 1)}
+	l := s.settings.limits
 	// expect passes a large piece, if it may pass, and says whether the next one has to wait.
-	expect := func(when string, copied, fetched bool) {
+	expect := func(when string, copied, fetched bool, passes int64, readers int, indexes int64) {
 		t.Helper()
 		for name, x := range map[string]struct {
 			limiter *quota.Limiter
 			want    bool
-		}{"copies": {s.copying, copied}, "reads": {s.fetching, fetched}} {
+		}{"copies": {l.copying, copied}, "reads": {l.fetching, fetched}} {
 			if x.limiter.ThrottleTime() == 0 {
 				if err := x.limiter.Wait(t.Context(), 1<<20); err != nil {
 					t.Fatal(err)
@@ -31,21 +39,88 @@ func TestLimitsFollowTheCluster(t *testing.T) {
 				t.Errorf("%s: %s are throttled %v, want %v", when, name, got, x.want)
 			}
 		}
+		if l.passes.Load() != passes || l.readers.most != readers || l.indexBytes.Load() != indexes {
+			t.Errorf("%s: %d passes, %d readers and %d bytes of indexes, want %d, %d and %d",
+				when, l.passes.Load(), l.readers.most, l.indexBytes.Load(), passes, readers, indexes)
+		}
 	}
-	expect("by the properties", true, false)
+	expect("by the properties", true, false, 4, 10, 1<<30)
 
-	limits := func(values map[string]string) *metadata.Image {
-		delta := metadata.NewDelta(metadata.Empty("cluster"))
+	newest := metadata.Empty("cluster")
+	image := func(node string, values map[string]string) *metadata.Image {
+		delta := metadata.NewDelta(newest)
 		for name, value := range values {
-			err := delta.Apply(1, 1, &metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceBroker), Name: name, Value: &value})
+			err := delta.Apply(1, 1, &metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceBroker), ResourceName: node, Name: name, Value: &value})
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		return delta.Image()
+		newest = delta.Image()
+		return newest
 	}
-	s.setLimits(limits(map[string]string{copying: "1000000000", fetching: "1000"}))
-	expect("by the cluster", false, true)
-	s.setLimits(limits(nil))
-	expect("by the properties again", true, false)
+	s.followLimits(image("", map[string]string{copying: "1000000000", fetching: "1000", passes: "8", readers: "20", indexes: "1000"}))
+	expect("by the cluster", false, true, 8, 20, 1000)
+	select {
+	case <-s.kick:
+	default:
+		t.Error("nobody looks whether there are more places")
+	}
+	s.followLimits(image("4", map[string]string{passes: "5"}))
+	expect("by another node", false, true, 8, 20, 1000)
+	s.followLimits(image("3", map[string]string{passes: "6", readers: "19"}))
+	expect("by the node", false, true, 6, 19, 1000)
+	s.followLimits(metadata.Empty("cluster"))
+	expect("by the properties again", true, false, 4, 10, 1<<30)
+}
+
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlaces(1)
+		if err := p.enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		in := make(chan int, 4)
+		for i := range 3 {
+			go func() {
+				if p.enter(t.Context()) == nil {
+					in <- i
+				}
+			}()
+			synctest.Wait() // so that they wait in this order
+		}
+		given, cancel := context.WithCancel(t.Context())
+		up := make(chan error, 1)
+		go func() { up <- p.enter(given) }()
+		synctest.Wait()
+		expect := func(what string, want ...int) {
+			t.Helper()
+			synctest.Wait()
+			for _, w := range want {
+				if got := <-in; got != w {
+					t.Fatalf("%s: %d has got a place, want %d", what, got, w)
+				}
+			}
+			if len(in) > 0 {
+				t.Fatalf("%s: too many have a place", what)
+			}
+		}
+		expect("the place is taken")
+		p.leave()
+		expect("it is free", 0)
+		p.resize(2)
+		expect("there is another one", 1)
+		cancel()
+		if err := <-up; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		p.resize(1)
+		p.leave()
+		expect("one too many was there")
+		p.leave()
+		expect("the last one left", 2)
+		p.leave()
+		if p.taken != 0 || len(p.waiting) != 0 {
+			t.Fatal(p.taken, p.waiting)
+		}
+	})
 }

@@ -105,7 +105,8 @@ func (m *metrics) observe(_ context.Context, to metric.Observer) error {
 	to.ObserveInt64(m.shards, max(0, int64(len(s.shards.All()))-serving), metric.WithAttributes(attribute.String("state", "loading")))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	to.ObserveInt64(m.idle, int64(100*(s.settings.passes-s.running)/s.settings.passes))
+	passes := s.settings.limits.passes.Load()
+	to.ObserveInt64(m.idle, max(0, 100*(passes-int64(s.running))/passes))
 	for p, t := range s.tasks {
 		if t.running && t.lag == (keeper.Lag{}) {
 			continue // the first pass has not told yet

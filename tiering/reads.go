@@ -19,8 +19,7 @@ import (
 
 // reads is what cold reads need.
 type reads struct {
-	// places has one for each read under way (remote.log.reader.threads), waiting counts those that want one.
-	places  chan struct{}
+	// waiting counts reads that want a place (remote.log.reader.threads).
 	waiting atomic.Int64
 
 	requests, bytes, errors atomic.Int64
@@ -163,12 +162,10 @@ func (s *Server) begin(ctx context.Context, topicID []byte, partition int32, met
 		return ownedShard{}, p, errcode.ThrottlingQuotaExceeded.Errorf("remote.log.reader.max.pending.tasks reads wait already")
 	}
 	defer s.reads.waiting.Add(-1)
-	select {
-	case s.reads.places <- struct{}{}:
-		return o, p, nil
-	case <-ctx.Done():
-		return ownedShard{}, p, ctx.Err()
+	if err := s.settings.limits.readers.enter(ctx); err != nil {
+		return ownedShard{}, p, err
 	}
+	return o, p, nil
 }
 
 // Read is part of the Tiering service.
@@ -178,7 +175,7 @@ func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*storage
 	if err != nil {
 		return nil, err
 	}
-	defer func() { <-s.reads.places }()
+	defer s.settings.limits.readers.leave()
 	s.reads.requests.Add(1)
 	resp, err := s.read(ctx, o, p, req)
 	switch {
@@ -230,7 +227,7 @@ func (g service) FindOffset(ctx context.Context, req *tieringv1.FindOffsetReques
 	if err != nil {
 		return nil, err
 	}
-	defer func() { <-s.reads.places }()
+	defer s.settings.limits.readers.leave()
 	h, err := s.history(ctx, o, p, req.GetLeaderEpoch(), func(h *history) bool {
 		n := len(h.segments)
 		return n > 0 && h.segments[n-1].LastOffset+1 >= req.GetLocalLogStartOffset()

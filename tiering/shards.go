@@ -57,8 +57,9 @@ func (i images) Image() metadata.Reader { return i.Metadata.Image() }
 func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *metadata.Image) {
 	s.image.Store(image)
 	for resource := range delta.Configs() {
-		if resource.Type == metadata.ResourceBroker && resource.Name == "" {
-			s.settings.setLimits(image)
+		if resource.Type == metadata.ResourceBroker {
+			s.followLimits(image)
+			break
 		}
 	}
 	s.shards.Follow(ctx, delta, image)

@@ -122,10 +122,10 @@ func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
 	}
 	// Who has waited longest comes first: with more partitions than the places can serve in time, each still has its turn.
 	slices.SortFunc(jobs, func(a, b job) int { return a.task.due.Compare(b.task.due) })
-	now := time.Now()
+	now, passesAtOnce := time.Now(), int(s.settings.limits.passes.Load())
 	for _, j := range jobs {
 		t := j.task
-		if t.running || t.due.After(now) || s.running >= s.settings.passes || s.shards.Find(j.shard.Number) != j.shard.Owned {
+		if t.running || t.due.After(now) || s.running >= passesAtOnce || s.shards.Find(j.shard.Number) != j.shard.Owned {
 			continue
 		}
 		t.running = true
@@ -222,7 +222,7 @@ func (s *Server) runPass(j job, image *metadata.Image) {
 		}
 		log("a partition's remote segments could not be looked after", "topic", j.topic, "partition", j.partition.Partition, "failures", t.failures, "error", err)
 	}
-	if s.running+1 == s.settings.passes {
+	if s.running+1 >= int(s.settings.limits.passes.Load()) {
 		s.wake() // another may have waited for the place
 	}
 }

@@ -113,10 +113,9 @@ func New(config Config, deps Deps) (*Server, error) {
 			return nil, err
 		}
 		s.env = &keeper.Env{
-			BrokerID: config.NodeID, Copying: s.settings.copying,
+			BrokerID: config.NodeID, Copying: s.settings.limits.copying,
 			Metrics: &keeper.Metrics{}, Now: time.Now, NewID: uuid.Random, MaxCustom: s.settings.maxCustom, Logger: deps.Logger,
 		}
-		s.reads.places = make(chan struct{}, s.settings.readers)
 	}
 	s.member = controllerclient.NewMember(deps.Controller, controllerclient.MemberConfig{
 		Kind:              controllerv1.ServiceKind_SERVICE_KIND_TIERING,

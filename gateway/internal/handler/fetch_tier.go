@@ -41,11 +41,12 @@ func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
 		// Partitions take turns to be the first: if the local ones behind it took everything each time, it would never be read.
 		share = max(share, maxBytes/int32(len(cold)+1))
 	}
-	turn := f.h.config.RemoteFetchMaxWait / 2
+	longest := f.h.remoteFetchMaxWait(f.r)
+	turn := longest / 2
 	if left < int(maxBytes) {
 		turn = min(turn, besideRecords)
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.h.config.RemoteFetchMaxWait)
+	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	var wg sync.WaitGroup
 	for n, i := range cold {
@@ -62,6 +63,11 @@ func (f *fetching) readTier(ctx context.Context, maxBytes int32) {
 		wg.Go(read)
 	}
 	wg.Wait()
+}
+
+// remoteFetchMaxWait bounds how long a fetch waits for the remote tier; it may be altered while the gateway runs.
+func (h *Handlers) remoteFetchMaxWait(r *Request) time.Duration {
+	return h.nodeConfig(h.Image(), r).Duration("remote.fetch.max.wait.ms")
 }
 
 // readCold reads one partition, when it is its turn.

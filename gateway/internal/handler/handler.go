@@ -154,10 +154,6 @@ type Config struct {
 	MaxRequestPartitionSizeLimit int32
 	// RequestTimeout bounds requests to other services that carry no time-out of their own (request.timeout.ms).
 	RequestTimeout time.Duration
-	// RemoteFetchMaxWait bounds how long a fetch waits for the remote tier (remote.fetch.max.wait.ms), RemoteListOffsetsTimeout
-	// how long a look-up by time does (remote.list.offsets.request.timeout.ms).
-	RemoteFetchMaxWait       time.Duration
-	RemoteListOffsetsTimeout time.Duration
 }
 
 // NewConfig takes the settings out of a configuration.
@@ -168,8 +164,6 @@ func NewConfig(node *configdef.Node) Config {
 		FetchMaxBytes:                int32(node.Int("fetch.max.bytes")),
 		MaxRequestPartitionSizeLimit: int32(node.Int("max.request.partition.size.limit")),
 		RequestTimeout:               node.Duration("request.timeout.ms"),
-		RemoteFetchMaxWait:           node.Duration("remote.fetch.max.wait.ms"),
-		RemoteListOffsetsTimeout:     node.Duration("remote.list.offsets.request.timeout.ms"),
 	}
 }
 

@@ -53,11 +53,11 @@ func (h *Handlers) listOffsets(ctx context.Context, r *Request, req *kmsg.ListOf
 // searchTier looks for records by time in the remote part of logs: what is found there comes before what the leader has found
 // in its local part.
 func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOffsetsRequest, asked *listOffsetsCalls) {
-	timeout := h.config.RemoteListOffsetsTimeout
+	timeout := h.nodeConfig(h.Image(), r).Duration("remote.list.offsets.request.timeout.ms")
 	if req.Version >= 10 && req.TimeoutMillis > 0 {
 		timeout = time.Duration(req.TimeoutMillis) * time.Millisecond
 	}
-	began := h.Now()
+	turn, began := h.remoteFetchMaxWait(r)/2, h.Now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -66,7 +66,7 @@ func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOff
 			continue
 		}
 		wg.Go(func() {
-			h.awaitTurn(ctx)
+			h.awaitTurn(ctx, turn)
 			found, err := h.Tiering.FindOffset(ctx, &tieringv1.FindOffsetRequest{
 				TopicId: res.GetTopicId(), Partition: res.GetPartition(), TimestampMs: asked.requests[i].Timestamp, LeaderEpoch: res.GetCurrentLeaderEpoch(),
 				LogStartOffset: res.GetLogStartOffset(), LocalLogStartOffset: res.GetLocalLogStartOffset(),
@@ -74,7 +74,11 @@ func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOff
 			switch {
 			case err != nil:
 				h.Logger.Warn("cannot search the remote tier", "topic", asked.calls[i].topic, "partition", asked.calls[i].partition, "error", err)
-				asked.calls[i].answer(errcode.Of(err))
+				code := errcode.Of(err)
+				if ctx.Err() != nil {
+					code = errcode.RequestTimedOut
+				}
+				asked.calls[i].answer(code)
 			case found.GetFound():
 				res.Offset, res.Timestamp, res.LeaderEpoch = found.GetOffset(), found.GetTimestampMs(), found.GetLeaderEpoch()
 				asked.calls[i].answer(errcode.None)
@@ -89,9 +93,9 @@ func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOff
 const lookUpBytes = 1 << 20
 
 // awaitTurn waits until a look-up in the remote tier may begin beside producers, or the context ends.
-func (h *Handlers) awaitTurn(ctx context.Context) {
+func (h *Handlers) awaitTurn(ctx context.Context, turn time.Duration) {
 	for ctx.Err() == nil {
-		if granted := h.Pacer.Wait(ctx, lookUpBytes, h.config.RemoteFetchMaxWait/2); granted > 0 {
+		if granted := h.Pacer.Wait(ctx, lookUpBytes, turn); granted > 0 {
 			h.Pacer.Settle(granted, granted)
 			return
 		}

@@ -189,6 +189,21 @@ func TestCheckBroker(t *testing.T) {
 		{"grpc.listeners=x", true, "Cannot update these configs dynamically: [grpc.listeners]"},
 		{"log.retention.ms=0", true, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"},
 		{"follower.replication.throttled.rate=5", true, ""},
+		{"remote.log.manager.copier.thread.pool.size=4", true, "Invalid dynamic configuration: remote.log.manager.copier.thread.pool.size=4, value should be at least half the current value 10"},
+		{"remote.log.manager.copier.thread.pool.size=21", false, "Invalid dynamic configuration: remote.log.manager.copier.thread.pool.size=21, value should not be greater than double the current value 10"},
+		{"remote.log.manager.expiration.thread.pool.size=21", true, "Invalid dynamic configuration: remote.log.manager.expiration.thread.pool.size=21, value should not be greater than double the current value 10"},
+		{"remote.log.manager.follower.thread.pool.size=5", true, "Invalid dynamic configuration: remote.log.manager.follower.thread.pool.size=5, value should not be greater than double the current value 2"},
+		{"remote.log.reader.threads=4", true, "Invalid dynamic configuration: remote.log.reader.threads=4, value should be at least half the current value 10"},
+		{"remote.log.reader.threads=5 remote.log.manager.copier.thread.pool.size=20", true, ""},
+		{"log.local.retention.ms=-1", true, "Invalid value -1 for configuration log.local.retention.ms: Value must not be -1 as log.retention.ms value is set as 604800000."},
+		{"log.local.retention.ms=-1 log.retention.ms=-1", true, ""},
+		{"log.local.retention.ms=604800001", false, "Invalid value 604800001 for configuration log.local.retention.ms: Value must not be more than log.retention.ms property value: 604800000"},
+		{"log.local.retention.ms=6 log.retention.ms=5", false, "Invalid value 6 for configuration log.local.retention.ms: Value must not be more than log.retention.ms property value: 5"},
+		{"log.local.retention.bytes=-1", true, ""},
+		{"log.local.retention.bytes=-1 log.retention.bytes=5", true, "Invalid value -1 for configuration log.local.retention.bytes: Value must not be -1 as log.retention.bytes value is set as 5."},
+		{"log.local.retention.bytes=6 log.retention.bytes=5", true, "Invalid value 6 for configuration log.local.retention.bytes: Value must not be more than log.retention.bytes property value: 5"},
+		{"log.remote.copy.lag.ms=604800001", true, "Invalid value 604800001 for configuration log.remote.copy.lag.ms: Value must not exceed log.local.retention.ms (effective value: 604800000)"},
+		{"log.remote.copy.lag.bytes=6 log.local.retention.bytes=5", true, "Invalid value 6 for configuration log.remote.copy.lag.bytes: Value must not exceed log.local.retention.bytes (effective value: 5)"},
 	} {
 		checkError(t, c.configs, n.CheckBroker(pairs(c.configs), c.perBroker), c.want, errcode.InvalidRequest)
 	}

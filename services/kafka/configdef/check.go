@@ -71,21 +71,16 @@ func (t *Topic) checkRemote() error {
 			"being an empty list.")
 	}
 	limits := []remoteLimits{
-		{"bytes", t.RetentionBytes, t.LocalRetentionBytes, t.RemoteCopyLagBytes},
-		{"ms", t.RetentionMs, t.LocalRetentionMs, t.RemoteCopyLagMs},
+		{"retention.bytes", "local.retention.bytes", "remote.copy.lag.bytes", t.RetentionBytes, t.LocalRetentionBytes, t.RemoteCopyLagBytes},
+		{"retention.ms", "local.retention.ms", "remote.copy.lag.ms", t.RetentionMs, t.LocalRetentionMs, t.RemoteCopyLagMs},
 	}
-	for _, check := range []func(remoteLimits) error{remoteLimits.checkRetention, remoteLimits.checkCopyLag} {
-		for _, l := range limits {
-			if err := check(l); err != nil {
-				return err
-			}
-		}
+	if err := checkLimits(limits); err != nil {
+		return err
 	}
 	for _, l := range limits {
 		if t.RemoteLogCopyDisable && l.local != -2 && l.local != l.whole {
-			return errcode.InvalidConfig.Errorf("When `remote.log.copy.disable` is set to true, the `local.retention.%s` and "+
-				"`retention.%s` must be set to the identical value because there will be no more logs copied to the remote storage.",
-				l.unit, l.unit)
+			return errcode.InvalidConfig.Errorf("When `remote.log.copy.disable` is set to true, the `%s` and `%s` must be set to the "+
+				"identical value because there will be no more logs copied to the remote storage.", l.localName, l.wholeName)
 		}
 	}
 	return nil
@@ -94,17 +89,29 @@ func (t *Topic) checkRemote() error {
 // remoteLimits are the limits of a tiered log in one unit, bytes or ms: of all of it, of the local part, and of what may
 // wait to be copied.
 type remoteLimits struct {
-	unit                   string
-	whole, local, copyWait int64
+	wholeName, localName, copyWaitName string
+	whole, local, copyWait             int64
+}
+
+// checkLimits says which limits of tiered logs do not fit together: first those of retention, then those of what waits.
+func checkLimits(limits []remoteLimits) error {
+	for _, check := range []func(remoteLimits) error{remoteLimits.checkRetention, remoteLimits.checkCopyLag} {
+		for _, l := range limits {
+			if err := check(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (l remoteLimits) checkRetention() error {
-	switch name := "local.retention." + l.unit; {
+	switch {
 	case l.whole > -1 && l.local == -1:
-		return invalid(name, "-1", fmt.Sprintf("Value must not be -1 as retention.%s value is set as %d.", l.unit, l.whole))
+		return invalid(l.localName, "-1", fmt.Sprintf("Value must not be -1 as %s value is set as %d.", l.wholeName, l.whole))
 	case l.whole > -1 && l.local > l.whole:
-		return invalid(name, strconv.FormatInt(l.local, 10),
-			fmt.Sprintf("Value must not be more than retention.%s property value: %d", l.unit, l.whole))
+		return invalid(l.localName, strconv.FormatInt(l.local, 10),
+			fmt.Sprintf("Value must not be more than %s property value: %d", l.wholeName, l.whole))
 	}
 	return nil
 }
@@ -115,8 +122,8 @@ func (l remoteLimits) checkCopyLag() error {
 		local = l.whole
 	}
 	if l.copyWait > 0 && local >= 0 && l.copyWait > local {
-		return invalid("remote.copy.lag."+l.unit, strconv.FormatInt(l.copyWait, 10),
-			fmt.Sprintf("Value must not exceed local.retention.%s (effective value: %d)", l.unit, local))
+		return invalid(l.copyWaitName, strconv.FormatInt(l.copyWait, 10),
+			fmt.Sprintf("Value must not exceed %s (effective value: %d)", l.localName, local))
 	}
 	return nil
 }
@@ -249,7 +256,11 @@ var listenerOnly = []string{
 var clusterLevelListener = []string{"max.connections", "max.connection.creation.rate", "num.network.threads"}
 
 // threadPools are configs that may at most double or halve in one step.
-var threadPools = []string{"background.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers"}
+var threadPools = []string{
+	"background.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers",
+	"remote.log.manager.copier.thread.pool.size", "remote.log.manager.expiration.thread.pool.size",
+	"remote.log.manager.follower.thread.pool.size", "remote.log.reader.threads",
+}
 
 // CheckBroker says what is wrong with dynamic broker configs on this node: all that are set after an alteration, for
 // one broker or for all. Kafka accepts unknown names, and so do we.
@@ -309,7 +320,32 @@ func (n *Node) checkBrokerStep(configs map[string]string, perBroker bool) error 
 				"current value %d", name, is, was)
 		}
 	}
+	if err := after.checkRemoteDefaults(n); err != nil {
+		return err
+	}
 	return checkCleanerStep(n.Int("log.cleaner.threads"), after.Int("log.cleaner.threads"))
+}
+
+// remoteDefaults are the limits that tiered topics have by default, under their broker configs' names.
+func (n *Node) remoteDefaults() []remoteLimits {
+	return []remoteLimits{
+		{"log.retention.ms", "log.local.retention.ms", "log.remote.copy.lag.ms",
+			n.LogRetentionMs(), n.Long("log.local.retention.ms"), n.Long("log.remote.copy.lag.ms")},
+		{"log.retention.bytes", "log.local.retention.bytes", "log.remote.copy.lag.bytes",
+			n.Long("log.retention.bytes"), n.Long("log.local.retention.bytes"), n.Long("log.remote.copy.lag.bytes")},
+	}
+}
+
+// checkRemoteDefaults refuses defaults of tiered topics that do not fit together, unless they are what they were before.
+func (n *Node) checkRemoteDefaults(before *Node) error {
+	limits := n.remoteDefaults()
+	if slices.Equal(limits, before.remoteDefaults()) {
+		return nil
+	}
+	if err := checkLimits(limits); err != nil {
+		return errcode.InvalidRequest.Errorf("%s", errcode.Text(err))
+	}
+	return nil
 }
 
 // checkCleanerStep says whether the cleaner may go on with another number of threads.

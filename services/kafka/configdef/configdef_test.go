@@ -345,9 +345,10 @@ func TestNode(t *testing.T) {
 		"num.io.threads=0":                "Invalid value 0 for configuration num.io.threads: Value must be at least 1",
 		"group.consumer.session.timeout.ms=70000": "group.consumer.session.timeout.ms must be less than or equal to " +
 			"group.consumer.max.session.timeout.ms",
+		"remote.log.storage.system.enable=true log.local.retention.ms=604800001":                   "log.local.retention.ms: Value must not be more than log.retention.ms",
+		"remote.log.storage.system.enable=true log.retention.bytes=5 log.local.retention.bytes=-1": "log.local.retention.bytes: Value must not be -1",
 	} {
-		name, value, _ := strings.Cut(static, "=")
-		if err := NewNode(map[string]string{name: value}).Check(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := NewNode(pairs(static)).Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", static, err, want)
 		}
 	}

@@ -161,7 +161,18 @@ func (n *Node) Check() error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	return n.CheckTogether()
+	if err := n.CheckTogether(); err != nil {
+		return err
+	}
+	if !n.Bool("remote.log.storage.system.enable") {
+		return nil
+	}
+	for _, l := range n.remoteDefaults() {
+		if err := l.checkRetention(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CheckTogether says which values do not fit together.

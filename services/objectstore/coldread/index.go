@@ -93,15 +93,26 @@ func (c *indexCache) get(segment uuid.UUID) (*objectstore.Indexes, bool) {
 	return e.Value.(*indexEntry).indexes, true
 }
 
+// resize changes the bound.
+func (c *indexCache) resize(capacity int64) {
+	c.capacity = capacity
+	c.shrink()
+}
+
+// shrink drops what was not wanted for longest, down to the bound; the newest stays.
+func (c *indexCache) shrink() {
+	for c.kept > c.capacity && c.recent.Len() > 1 {
+		c.remove(c.recent.Back())
+	}
+}
+
 func (c *indexCache) keep(segment uuid.UUID, x *objectstore.Indexes) {
 	const overhead = 256
 	entry := &indexEntry{segment: segment, indexes: x, bytes: overhead + int64(len(x.Offset)+len(x.Time)+len(x.ProducerSnapshot)+
 		len(x.Transaction)+16*len(x.LeaderEpochs)+4*len(x.BlockCRCs))}
 	c.entries[segment] = c.recent.PushFront(entry)
 	c.kept += entry.bytes
-	for c.kept > c.capacity && c.recent.Len() > 1 {
-		c.remove(c.recent.Back())
-	}
+	c.shrink()
 }
 
 func (c *indexCache) remove(e *list.Element) {
@@ -115,6 +126,13 @@ func (c *indexCache) forget(segment uuid.UUID) {
 	if e, ok := c.entries[segment]; ok {
 		c.remove(e)
 	}
+}
+
+// SetIndexBytes changes the most that indexes take in memory, which stays within what the reader was made with.
+func (r *Reader) SetIndexBytes(most int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.indexes.resize(min(most, r.config.IndexBytes))
 }
 
 // Indexes gives the indexes of a segment: those for reading it, its producer snapshot and its leader epochs.

@@ -608,6 +608,35 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// TestIndexBytes bounds the indexes that are kept: with room for one only, two segments in turn are read anew each time.
+func TestIndexBytes(t *testing.T) {
+	f := newFake()
+	random := rand.New(rand.NewPCG(1, 1))
+	h := &history{}
+	h.write(t, f, random, segmentShape{batches: 100, batchBytes: sized(1)})
+	h.write(t, f, random, segmentShape{batches: 100, batchBytes: sized(1)})
+	r := newReader(t, f, nil)
+	rounds := func(want int) {
+		t.Helper()
+		f.indexed = 0
+		for range 3 {
+			for _, s := range h.segments {
+				if _, err := r.Indexes(t.Context(), s.SegmentMetadata); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if f.indexed != want {
+			t.Errorf("%d indexes were read, want %d", f.indexed, want)
+		}
+	}
+	rounds(2)
+	r.SetIndexBytes(1) // the one that was wanted last stays
+	rounds(6)
+	r.SetIndexBytes(1 << 50)
+	rounds(1)
+}
+
 func TestAbortedTransactions(t *testing.T) {
 	f := newFake()
 	random := rand.New(rand.NewPCG(1, 1))
