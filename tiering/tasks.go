@@ -19,9 +19,11 @@ import (
 
 // task is the passes over one partition, one after the other. The server's mutex guards it, but for lag while a pass runs.
 type task struct {
-	topic    string
-	due      time.Time
-	running  bool
+	topic   string
+	due     time.Time
+	running bool
+	// changed says that the topic, its configs or the leader have changed since the pass under way began.
+	changed  bool
 	failures int
 	// lag is what the last pass found.
 	lag keeper.Lag
@@ -48,7 +50,7 @@ func (s *Server) noteChanges(delta *metadata.Delta) {
 	woken := false
 	soon := func(p remotelog.Partition) {
 		if t := s.tasks[p]; t != nil {
-			t.due, woken = time.Time{}, true
+			t.due, t.changed, woken = time.Time{}, true, true
 		}
 	}
 	for c := range delta.Topics() {
@@ -128,8 +130,10 @@ func (s *Server) startDue(ctx context.Context, passes *sync.WaitGroup) {
 		if t.running || t.due.After(now) || s.running >= passesAtOnce || s.shards.Find(j.shard.Number) != j.shard.Owned {
 			continue
 		}
-		t.running = true
+		t.running, t.changed = true, false
 		s.running++
+		// Whatever has been noted as a change is in the image of now.
+		image := s.image.Load()
 		passes.Go(func() { s.runPass(j, image) })
 	}
 }
@@ -164,6 +168,13 @@ func (s *Server) jobs(ctx context.Context, image *metadata.Image, owned map[int3
 		}
 	}
 	return jobs
+}
+
+// outdated says whether something has changed since a pass began.
+func (s *Server) outdated(t *task) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.changed
 }
 
 // passRuns says whether a pass over a partition is under way.
@@ -205,6 +216,9 @@ func (s *Server) runPass(j job, image *metadata.Image) {
 	t := j.task
 	t.running, t.lag = false, lag
 	switch {
+	case t.changed:
+		t.due = time.Time{}
+		s.wake()
 	case err == nil:
 		if t.failures >= warnEvery {
 			s.deps.Logger.Warn("a partition's remote segments are looked after again", "topic", j.topic, "partition", j.partition.Partition, "failures", t.failures)
@@ -234,6 +248,7 @@ func (s *Server) pass(ctx context.Context, j job, image *metadata.Image, lag *ke
 	p := &keeper.Pass{
 		Env: s.env, Metadata: j.shard, Partition: j.partition, Topic: j.topic, Config: config,
 		Shard: j.shard.Number, ShardEpoch: j.shard.Epoch, MetadataOffset: image.Offset(),
+		Outdated: func() bool { return s.outdated(j.task) },
 		Report: func(lag keeper.Lag) {
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -56,6 +56,9 @@ func (p *Pass) copyAll(ctx context.Context, lag *Lag) error {
 	due := Candidates(p.leader.segments, p.line.End, p.leader.lastStable, p.Config, p.Env.Now().UnixMilli())
 	p.note(lag, p.waitReason(due))
 	for _, s := range due {
+		if p.Outdated != nil && p.Outdated() {
+			return errOutdated
+		}
 		if err := p.settle(ctx, s, lag); err != nil {
 			p.noteFailure(lag, err)
 			return fmt.Errorf("copy segment %d of %s: %w", s.BaseOffset, p.name(), err)

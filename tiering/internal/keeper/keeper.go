@@ -64,6 +64,9 @@ type Pass struct {
 	MetadataOffset int64
 	// Report, unless it is nil, is told of the lag while the pass copies.
 	Report func(Lag)
+	// Outdated says that the topic, its configs or the leader have changed since the pass began, which ends it before the next copy;
+	// nil for never.
+	Outdated func() bool
 
 	leader leader
 	view   *remotestate.View
@@ -72,6 +75,9 @@ type Pass struct {
 
 // ErrLeader marks failures that come from another leader, or none: the next pass will find the right one.
 var ErrLeader = errors.New("the partition's leader")
+
+// errOutdated ends a pass that another one has to follow at once.
+var errOutdated = errors.New("the topic, its configs or its leader have changed")
 
 // Run looks after the partition: it copies what is due, tells the leader, and deletes what has expired. What it learns goes
 // into lag, also when it fails.
@@ -83,6 +89,9 @@ func (p *Pass) Run(ctx context.Context, lag *Lag) error {
 		return err
 	}
 	copyErr := p.copyAll(ctx, lag)
+	if errors.Is(copyErr, errOutdated) {
+		return nil
+	}
 	if ctx.Err() != nil || errors.Is(copyErr, ErrLeader) {
 		return copyErr
 	}

@@ -473,6 +473,21 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestPassEndsWhenItIsOutdated: however many segments wait, copying ends with the one under way when it is switched off.
+func TestPassEndsWhenItIsOutdated(t *testing.T) {
+	w := newWorld(t)
+	w.leader.grow(100)
+	p := w.pass()
+	p.Outdated = func() bool { return len(w.written) >= 4 }
+	var lag Lag
+	if err := p.Run(t.Context(), &lag); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(w.checkBucket()); got != "[0-9 10-19]" || w.leader.remoteEnd != 20 {
+		t.Fatal(got, w.leader.remoteEnd)
+	}
+}
+
 func TestCandidates(t *testing.T) {
 	var segments []Local
 	for i := range int64(5) {
