@@ -2,9 +2,11 @@ package segmentobject_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +84,125 @@ func TestTailDamage(t *testing.T) {
 	}
 }
 
+// Tails whose checksums are right and whose contents are not, as another program might write them, are refused as well: nothing
+// behind it looks again whether there is a checksum for each block.
+func TestTailsOfOthers(t *testing.T) {
+	const logBytes = objectstore.BlockBytes + 5
+	id, _, good := example(t, logBytes)
+	footer, entry := len(good)-64, 16
+	table := footer - 6*entry
+	patched := func(patch func(b []byte) []byte) []byte {
+		b := patch(bytes.Clone(good))
+		end := len(b) - 64
+		binary.BigEndian.PutUint64(b[end+24:], uint64(len(b)))
+		if n := int(binary.BigEndian.Uint16(b[end+10:])) * entry; n <= end {
+			binary.BigEndian.PutUint32(b[end+36:], segmentobject.Checksum(b[end-n:end]))
+		}
+		binary.BigEndian.PutUint32(b[end+60:], segmentobject.Checksum(b[end:end+60]))
+		return b
+	}
+	// section lets the last section, the checksums of the blocks, have another kind or length.
+	section := func(b []byte, kind uint16, n int) []byte {
+		at := table + 5*entry
+		data := b[table-8 : table-8+n]
+		binary.BigEndian.PutUint16(b[at:], kind)
+		binary.BigEndian.PutUint32(b[at+4:], uint32(n))
+		binary.BigEndian.PutUint32(b[at+8:], segmentobject.Checksum(data))
+		return append(b[:table-8+n:table-8+n], b[table:]...)
+	}
+	for name, patch := range map[string]func(b []byte) []byte{
+		"no segment":                   func(b []byte) []byte { b[footer] = 'X'; return b },
+		"a later version":              func(b []byte) []byte { b[footer+9]++; return b },
+		"other blocks":                 func(b []byte) []byte { b[footer+13]++; return b },
+		"a table that does not fit":    func(b []byte) []byte { b[footer+10] = 0xff; return b },
+		"a section that does not fit":  func(b []byte) []byte { b[table+4] = 0xff; return b },
+		"bytes of no section":          func(b []byte) []byte { return append(b[:table:table], append([]byte{0}, b[table:]...)...) },
+		"one checksum for two blocks":  func(b []byte) []byte { return section(b, 6, 4) },
+		"half a checksum":              func(b []byte) []byte { return section(b, 6, 6) },
+		"checksums as something else":  func(b []byte) []byte { return section(b, 77, 8) },
+		"an offset index that is none": func(b []byte) []byte { return section(b, 1, 4) },
+	} {
+		if x, err := segmentobject.DecodeTail(id, logBytes, patched(patch)); !errors.Is(err, objectstore.ErrCorrupt) {
+			t.Errorf("%s: %+v, %v", name, x, err)
+		}
+	}
+	if _, err := segmentobject.DecodeTail(id, logBytes, patched(func(b []byte) []byte { return b })); err != nil {
+		t.Errorf("one that was not touched: %v", err)
+	}
+}
+
+// What is behind the log is not made with checksums of another log.
+func TestTailOfAnotherLog(t *testing.T) {
+	for _, n := range []int64{-1, objectstore.BlockBytes, 2*objectstore.BlockBytes + 1} {
+		if _, err := segmentobject.EncodeTail(uuid.UUID{}, n, &objectstore.Indexes{BlockCRCs: []uint32{1, 2}}); err == nil {
+			t.Errorf("a log of %d bytes has two checksums", n)
+		}
+	}
+}
+
+// A log may come in pieces of any size.
+func TestSummer(t *testing.T) {
+	log := make([]byte, 2*objectstore.BlockBytes+7)
+	for i := range log {
+		log[i] = byte(i * 31 >> 3)
+	}
+	for _, piece := range []int{1000, objectstore.BlockBytes - 1, objectstore.BlockBytes, objectstore.BlockBytes + 1, len(log)} {
+		var s segmentobject.Summer
+		for at := 0; at < len(log); at += piece {
+			s.Write(log[at:min(at+piece, len(log))])
+		}
+		blocks, whole := s.Sums()
+		want := []uint32{
+			segmentobject.Checksum(log[:objectstore.BlockBytes]), segmentobject.Checksum(log[objectstore.BlockBytes : 2*objectstore.BlockBytes]),
+			segmentobject.Checksum(log[2*objectstore.BlockBytes:]),
+		}
+		if !slices.Equal(blocks, want) || whole != segmentobject.Checksum(log) {
+			t.Errorf("pieces of %d: %x and %08x, want %x and %08x", piece, blocks, whole, want, segmentobject.Checksum(log))
+		}
+	}
+}
+
+func TestCustomOfOthers(t *testing.T) {
+	good := segmentobject.Custom{TailBytes: 64, LastLeaderEpoch: 3, Layout: segmentobject.ByTopicName, Prefix: "a"}
+	edit := func(f func(b []byte) []byte) []byte { return f(good.Encode()) }
+	for name, b := range map[string][]byte{
+		"short":         edit(func(b []byte) []byte { return b[:12] }),
+		"version 0":     edit(func(b []byte) []byte { b[0] = 0; return b }),
+		"no layout yet": edit(func(b []byte) []byte { b[0] = 3; return b }),
+		"no footer":     edit(func(b []byte) []byte { b[4] = 63; return b }),
+		"no prefix":     edit(func(b []byte) []byte { return append(b, "/../b"...) }),
+	} {
+		if c, err := segmentobject.DecodeCustom(b); !errors.Is(err, objectstore.ErrCorrupt) {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
+		if key, err := segmentobject.ByTopicID.KeyOf("p", "c", &objectstore.SegmentMetadata{Custom: b}); err == nil {
+			t.Errorf("%s: the key is %s", name, key)
+		}
+	}
+	if _, err := segmentobject.DecodeCustom(edit(func(b []byte) []byte { return b[:13] })); err != nil {
+		t.Errorf("without a prefix: %v", err)
+	}
+}
+
+// The epoch in a key is the one that the copy was made with, whatever the record says, which may be read in another way later.
+func TestEpochOfAKey(t *testing.T) {
+	for _, epoch := range []int32{-1, 0, 7} {
+		s := &objectstore.SegmentMetadata{BaseOffset: 5}
+		if epoch >= 0 {
+			s.LeaderEpochs = []objectstore.EpochStart{{Epoch: epoch}}
+		}
+		want := segmentobject.ByTopicID.Key("p", "c", s)
+		s.LeaderEpochs = []objectstore.EpochStart{{Epoch: 9}}
+		if got, err := segmentobject.ByTopicID.KeyOf("p", "c", s); err != nil || got != segmentobject.ByTopicID.Key("p", "c", s) {
+			t.Errorf("an announced copy: %s, %v", got, err)
+		}
+		s.Custom = (&segmentobject.Custom{TailBytes: 64, LastLeaderEpoch: epoch, Prefix: "p"}).Encode()
+		if got, err := segmentobject.ByTopicID.KeyOf("q", "c", s); err != nil || got != want {
+			t.Errorf("epoch %d: %s, %v, want %s", epoch, got, err, want)
+		}
+	}
+}
+
 func TestCombineChecksums(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "a")
@@ -142,7 +263,8 @@ func TestForeignKeys(t *testing.T) {
 
 func TestPrefixes(t *testing.T) {
 	for prefix, ok := range map[string]bool{
-		"": true, "a": true, "a/b.c": true, "/a": false, "a/": false, "a//b": false, "a/../b": false, "ä": false, "a b": false,
+		"": true, "a": true, "a/b.c": true, "/a": false, "a/": false, "a//b": false, "a/../b": false, "./a": false, "ä": false, "a b": false,
+		"a~": true, "a\x7f": false, "a#": false, "a`": false,
 		strings.Repeat("x", segmentobject.MaxPrefixBytes): true, strings.Repeat("x", segmentobject.MaxPrefixBytes+1): false,
 	} {
 		if err := segmentobject.CheckPrefix(prefix); (err == nil) != ok {
