@@ -121,6 +121,8 @@ func TestTailsOfOthers(t *testing.T) {
 		"half a checksum":              func(b []byte) []byte { return section(b, 6, 6) },
 		"checksums as something else":  func(b []byte) []byte { return section(b, 77, 8) },
 		"an offset index that is none": func(b []byte) []byte { return section(b, 1, 4) },
+		"a time index that is none":    func(b []byte) []byte { b[table+2*entry+1] = 2; return b },
+		"epochs that are none":         func(b []byte) []byte { b[table+2*entry+1] = 5; return b },
 	} {
 		if x, err := segmentobject.DecodeTail(id, logBytes, patched(patch)); !errors.Is(err, objectstore.ErrCorrupt) {
 			t.Errorf("%s: %+v, %v", name, x, err)
@@ -246,6 +248,24 @@ func TestKeys(t *testing.T) {
 			t.Fatalf("got %s %v, want %s", again, err, key)
 		}
 	})
+}
+
+// Keys are as they have always been: what a store holds is found by nothing else.
+func TestKeysStay(t *testing.T) {
+	s := &objectstore.SegmentMetadata{
+		Topic: "orders", TopicID: uuid.UUID{1}, Partition: 7, ID: uuid.UUID{2}, BaseOffset: 1234,
+		LeaderEpochs: []objectstore.EpochStart{{Epoch: 3}, {Epoch: 5, StartOffset: 1300}},
+	}
+	for want, got := range map[string]string{
+		"a/v1/c/68/AQAAAAAAAAAAAAAAAAAAAA/7/00000000000000001234-5-AgAAAAAAAAAAAAAAAAAAAA.seg":   segmentobject.ByTopicID.Key("a", "c", s),
+		"v1/c/orders/AQAAAAAAAAAAAAAAAAAAAA/7/00000000000000001234.5-AgAAAAAAAAAAAAAAAAAAAA.log": segmentobject.ByTopicName.Key("", "c", s),
+		"v1/c/68/AQAAAAAAAAAAAAAAAAAAAA/7/":                                                      segmentobject.ByTopicID.ListPrefix("", "c", s.TopicID, s.Partition),
+		"a/v1/c/":                                                                                segmentobject.ByTopicName.ListPrefix("a", "c", s.TopicID, s.Partition),
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 }
 
 func TestForeignKeys(t *testing.T) {
