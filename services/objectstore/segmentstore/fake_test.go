@@ -14,6 +14,7 @@ import (
 
 	"chancery/services/objectstore"
 	"chancery/services/objectstore/blob"
+	"chancery/services/objectstore/segmentobject"
 )
 
 // fakeStore keeps objects in memory and fails as it is told.
@@ -76,8 +77,13 @@ func (f *fakeStore) count(op string) int {
 	return f.calls[op]
 }
 
+// content is what a request brings, with the checksum that it says.
 func content(o blob.PutObject) ([]byte, error) {
-	return io.ReadAll(io.NewSectionReader(o.Body, 0, o.Bytes))
+	data, err := io.ReadAll(io.NewSectionReader(o.Body, 0, o.Bytes))
+	if err == nil && segmentobject.Checksum(data) != o.CRC32C {
+		err = refused(objectstore.ErrRejected, "put", errors.New("another checksum"))
+	}
+	return data, err
 }
 
 func (f *fakeStore) Put(ctx context.Context, o blob.PutObject) error {
