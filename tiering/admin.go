@@ -18,10 +18,14 @@ type Admin interface {
 // Offer answers the command line on an admin port.
 func (s *Server) Offer(a Admin) {
 	a.Handle("GET "+tieringclient.StatusPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Status()) })
-	a.Handle("GET "+tieringclient.CheckPath, func(w http.ResponseWriter, r *http.Request) { s.check(w, r, CheckOptions{}) })
+	a.Handle("GET "+tieringclient.CheckPath, func(w http.ResponseWriter, r *http.Request) {
+		s.check(w, r, CheckOptions{Verify: r.URL.Query().Get("verify") == "true", Former: r.URL.Query()["former-prefix"]})
+	})
 	a.HandleLocal("POST "+tieringclient.CheckPath, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		s.check(w, r, CheckOptions{Repair: q.Get("repair") == "true", ForgetMissing: q.Get("forget-missing") == "true"})
+		s.check(w, r, CheckOptions{
+			Repair: q.Get("repair") == "true", ForgetMissing: q.Get("forget-missing") == "true", Verify: q.Get("verify") == "true", Former: q["former-prefix"],
+		})
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"chancery/services/clients/tieringclient"
+	"chancery/services/kafka/internaltopic"
 	"chancery/services/kafka/remotelog"
 	"chancery/services/kafka/uuid"
 	"chancery/services/objectstore"
@@ -26,6 +27,10 @@ type CheckOptions struct {
 	// ForgetMissing takes segments out of the metadata whose object is not there. Their offsets then answer that they are out of
 	// range, where they would fail with an error for ever otherwise.
 	ForgetMissing bool
+	// Former are prefixes of keys that were rsm.config.prefix once. Objects below them are compared, too.
+	Former []string
+	// Verify reads every segment and compares it with its checksums.
+	Verify bool
 }
 
 // Check compares the store with the metadata of the shards that this instance owns. Only their owner may tell an orphan: it
@@ -36,10 +41,12 @@ func (s *Server) Check(ctx context.Context, o CheckOptions) (*tieringclient.Chec
 		return nil, errors.New("this instance has no store that can be listed")
 	}
 	began := time.Now()
-	c := &check{server: s, inventory: inventory, options: o, began: began, shards: s.serving(), found: map[string]objectstore.Object{}}
+	c := &check{server: s, inventory: inventory, options: o, began: began, shards: s.serving(), found: map[string]found{}}
 	c.report.Shards = len(c.shards)
-	err := inventory.ListObjects(ctx, objectstore.Scope{Partition: objectstore.AllPartitions}, c.visit)
-	if err != nil {
+	if topic := s.image.Load().TopicByName(internaltopic.RemoteLogMetadata); topic != nil {
+		c.report.ShardsInAll = len(topic.Partitions)
+	}
+	if err := c.list(ctx); err != nil {
 		return nil, fmt.Errorf("list the store: %w", err)
 	}
 	c.compare(ctx)
@@ -60,8 +67,30 @@ type check struct {
 	began     time.Time
 	shards    map[int32]ownedShard
 	// found are the objects of segments of these shards, by key.
-	found  map[string]objectstore.Object
+	found  map[string]found
 	report tieringclient.CheckReport
+}
+
+// found is an object of a listing.
+type found struct {
+	objectstore.Object
+	// former is the prefix that the listing was of; nil for the present one.
+	former *string
+}
+
+// list takes in what is in the store.
+func (c *check) list(ctx context.Context) error {
+	prefixes := []*string{nil}
+	for i := range c.options.Former {
+		prefixes = append(prefixes, &c.options.Former[i])
+	}
+	for _, former := range prefixes {
+		scope := objectstore.Scope{Partition: objectstore.AllPartitions, Former: former}
+		if err := c.inventory.ListObjects(ctx, scope, func(o objectstore.Object) error { return c.visit(found{o, former}) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *check) failed(err error) {
@@ -71,7 +100,7 @@ func (c *check) failed(err error) {
 }
 
 // visit takes an object of the store in.
-func (c *check) visit(o objectstore.Object) error {
+func (c *check) visit(o found) error {
 	if o.Segment == nil {
 		c.report.Differences = append(c.report.Differences, tieringclient.Difference{Kind: "foreign", Key: o.Key, Bytes: o.SizeBytes})
 		return nil
@@ -121,10 +150,23 @@ func (c *check) segment(ctx context.Context, owned ownedShard, e *remotestate.En
 	case e.State == remotelog.CopyStarted && !c.server.passRuns(e.Partition):
 		// The next pass over the partition begins to delete it; as long as there is none, it stays.
 		d.Kind, d.Bytes = "unfinished", object.SizeBytes
-	case e.State != remotelog.CopyFinished || time.UnixMilli(e.EventTimestampMs).After(c.began.Add(-time.Minute)):
+	case e.State == remotelog.DeleteStarted && c.began.Sub(time.UnixMilli(e.EventTimestampMs)) >= c.options.OlderThan+deleteAge:
+		// Passes go on trying. That it has taken so long means that the store refuses.
+		d.Kind = "undeleted"
+	case e.State != remotelog.CopyFinished || time.UnixMilli(e.EventTimestampMs).After(c.began.Add(-finishedAge)):
 		return // it is on its way, one way or the other
 	case there && object.SizeBytes > int64(e.SizeBytes): // indexes follow the log
-		return
+		if !c.options.Verify {
+			return
+		}
+		damage, err := c.damage(ctx, m)
+		if err != nil {
+			c.failed(fmt.Errorf("verify segment %s of %s: %w", e.ID, e.Topic, err))
+		}
+		if damage == "" {
+			return
+		}
+		d.Kind, d.Detail = "damaged", damage
 	case there:
 		d.Kind, d.Bytes = "short", object.SizeBytes
 	default:
@@ -173,8 +215,8 @@ func (c *check) forget(ctx context.Context, owned ownedShard, e *remotestate.Ent
 }
 
 // isListed asks the store again for an object: one that was listed may have been deleted since, and with it what was known of it.
-func (c *check) isListed(ctx context.Context, key string, p remotelog.Partition) (there bool, err error) {
-	err = c.inventory.ListObjects(ctx, objectstore.Scope{TopicID: p.TopicID, Partition: p.Partition}, func(o objectstore.Object) error {
+func (c *check) isListed(ctx context.Context, key string, p remotelog.Partition, former *string) (there bool, err error) {
+	err = c.inventory.ListObjects(ctx, objectstore.Scope{TopicID: p.TopicID, Partition: p.Partition, Former: former}, func(o objectstore.Object) error {
 		there = there || o.Key == key
 		return nil
 	})
@@ -182,7 +224,7 @@ func (c *check) isListed(ctx context.Context, key string, p remotelog.Partition)
 }
 
 // orphan deals with an object that no segment has. A copy may have begun since the metadata was looked at.
-func (c *check) orphan(ctx context.Context, key string, o objectstore.Object) {
+func (c *check) orphan(ctx context.Context, key string, o found) {
 	p := remotelog.Partition{TopicID: o.Segment.TopicID, Partition: o.Segment.Partition}
 	number, _ := shardOf(c.server.image.Load(), p)
 	view, err := c.shards[number].View(ctx, p)
@@ -193,7 +235,7 @@ func (c *check) orphan(ctx context.Context, key string, o objectstore.Object) {
 	if view != nil && slices.ContainsFunc(view.Segments, func(e remotestate.Entry) bool { return e.ID == o.Segment.ID }) {
 		return
 	}
-	if there, err := c.isListed(ctx, key, p); err != nil || !there {
+	if there, err := c.isListed(ctx, key, p, o.former); err != nil || !there {
 		c.failed(err)
 		return
 	}
@@ -212,6 +254,11 @@ func (c *check) orphan(ctx context.Context, key string, o objectstore.Object) {
 }
 
 const (
+	// finishedAge is how long after its copy a segment is not compared yet: the store was listed before.
+	finishedAge = time.Minute
+	// deleteAge is how long deletions may take, besides CheckOptions.OlderThan, until that is remarkable.
+	deleteAge = 10 * time.Minute
+
 	// sweepInterval is how often an instance looks for what nobody knows of any more, and sweepAge how old that has to be.
 	sweepInterval = 24 * time.Hour
 	sweepAge      = 24 * time.Hour

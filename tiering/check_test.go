@@ -37,7 +37,7 @@ func TestMissingSegments(t *testing.T) {
 		"store away":           {objectstore.ErrTransient, 0, 1},
 	} {
 		store := oneSegment{err: x.answer}
-		c := &check{server: &Server{store: store}, inventory: store, began: time.Now(), found: map[string]objectstore.Object{}}
+		c := &check{server: &Server{store: store}, inventory: store, began: time.Now(), found: map[string]found{}}
 		c.segment(t.Context(), ownedShard{}, &remotestate.Entry{
 			Segment: &remotelog.Segment{Topic: "t", ID: uuid.Random(), SizeBytes: 10}, State: remotelog.CopyFinished,
 		})
@@ -67,7 +67,7 @@ func TestDeletedObjectsAreNoOrphans(t *testing.T) {
 	store := listing{objects: map[int32][]objectstore.Object{1: {{Key: "a"}, {Key: "left"}}, 2: {{Key: "gone"}}}}
 	c := &check{inventory: store}
 	for key, want := range map[string]bool{"left": true, "gone": false} {
-		if there, err := c.isListed(t.Context(), key, remotelog.Partition{Partition: 1}); there != want || err != nil {
+		if there, err := c.isListed(t.Context(), key, remotelog.Partition{Partition: 1}, nil); there != want || err != nil {
 			t.Errorf("%s: %t, %v", key, there, err)
 		}
 	}

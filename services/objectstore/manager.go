@@ -40,8 +40,8 @@ type Inventory interface {
 	// DeleteObjects deletes objects by their keys; not being there counts as deleted. errs is as with
 	// DeleteLogSegmentData.
 	DeleteObjects(ctx context.Context, keys []string) (errs []error)
-	// AbortStaleUploads ends uploads that were begun before a time and never finished, which cost money and are in no
-	// listing. It returns how many there were; with dryRun it only counts.
+	// AbortStaleUploads ends uploads below the present prefix that were begun before a time and never finished, which cost money
+	// and are in no listing. It returns how many there were; with dryRun it only counts.
 	AbortStaleUploads(ctx context.Context, begunBefore time.Time, dryRun bool) (int, error)
 	// ObjectKey is the key of a segment's object.
 	ObjectKey(segment *SegmentMetadata) (string, error)
@@ -60,6 +60,8 @@ const AllPartitions int32 = -1
 type Scope struct {
 	TopicID   uuid.UUID
 	Partition int32
+	// Former, unless it is nil, is a prefix of keys that was the store's once: the listing is of that one, not of the present one.
+	Former *string
 }
 
 // Object is one object in the store.

@@ -6,12 +6,15 @@
 package tieringadmin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -28,16 +31,24 @@ type Instances struct {
 // Status prints how the remote tier of each partition is.
 func Status(ctx context.Context, out io.Writer, of Instances) error {
 	all := []tieringclient.PartitionStatus{}
+	var errs []error
 	for _, address := range of.Addresses {
 		var some []tieringclient.PartitionStatus
-		if err := tieringclient.AskAdmin(ctx, http.MethodGet, address, tieringclient.StatusPath, nil, &some); err != nil {
-			return err
-		}
+		errs = append(errs, tieringclient.AskAdmin(ctx, http.MethodGet, address, tieringclient.StatusPath, nil, &some))
 		all = append(all, some...)
 	}
+	slices.SortStableFunc(all, func(a, b tieringclient.PartitionStatus) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
 	if of.JSON {
-		return json.NewEncoder(out).Encode(all)
+		errs = append(errs, json.NewEncoder(out).Encode(all))
+	} else {
+		errs = append(errs, printStatus(out, all))
 	}
+	return errors.Join(errs...)
+}
+
+func printStatus(out io.Writer, all []tieringclient.PartitionStatus) error {
 	w := table(out)
 	fmt.Fprintln(w, "TOPIC\tPARTITION\tREMOTE SEGMENTS\tREMOTE BYTES\tCOPY LAG SEGMENTS\tCOPY LAG BYTES\tBEING DELETED\tREASON")
 	for _, p := range all {
@@ -57,60 +68,117 @@ func Status(ctx context.Context, out io.Writer, of Instances) error {
 
 func table(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
-// CheckOptions say what Check changes.
+// CheckOptions say what Check looks at and changes.
 type CheckOptions struct {
 	// Repair deletes what the metadata does not know when it is older than OlderThan, ForgetMissing takes segments without an
 	// object out of the metadata.
 	Repair, ForgetMissing bool
 	OlderThan             time.Duration
+	// Verify reads every segment, FormerPrefixes are those that rsm.config.prefix had once.
+	Verify         bool
+	FormerPrefixes []string
 }
 
-// Check prints how the store and the metadata differ. Its error says that something is left to be repaired.
-func Check(ctx context.Context, out io.Writer, of Instances, o CheckOptions) error {
-	q := url.Values{"older-than": {o.OlderThan.String()}}
-	method := http.MethodGet
-	if o.Repair || o.ForgetMissing {
-		method = http.MethodPost
-		q.Set("repair", strconv.FormatBool(o.Repair))
-		q.Set("forget-missing", strconv.FormatBool(o.ForgetMissing))
+// ErrDifferences says that store and metadata were compared, and that differences are left.
+var ErrDifferences = errors.New("differences are left")
+
+func (o *CheckOptions) query() (method string, q url.Values) {
+	q = url.Values{"older-than": {o.OlderThan.String()}, "former-prefix": o.FormerPrefixes, "verify": {strconv.FormatBool(o.Verify)}}
+	if !o.Repair && !o.ForgetMissing {
+		return http.MethodGet, q
 	}
-	left := 0
+	q.Set("repair", strconv.FormatBool(o.Repair))
+	q.Set("forget-missing", strconv.FormatBool(o.ForgetMissing))
+	return http.MethodPost, q
+}
+
+// Check prints how the store and the metadata differ. Its error is ErrDifferences when something is left to be repaired, and
+// another one when not everything could be compared.
+func Check(ctx context.Context, out io.Writer, of Instances, o CheckOptions) error {
+	method, q := o.query()
+	reports := []tieringclient.CheckReport{}
+	var errs []error
 	for _, address := range of.Addresses {
 		var report tieringclient.CheckReport
 		if err := tieringclient.AskAdmin(ctx, method, address, tieringclient.CheckPath, q, &report); err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
-		if err := printReport(out, of.JSON, address, &report); err != nil {
-			return err
-		}
-		left += len(report.Errors)
-		for _, d := range report.Differences {
+		report.Instance = address
+		reports = append(reports, report)
+	}
+	left, err := summary(reports)
+	errs = append(errs, err)
+	if of.JSON {
+		errs = append(errs, json.NewEncoder(out).Encode(reports))
+	} else {
+		errs = append(errs, printReports(out, reports))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if left > 0 {
+		return fmt.Errorf("%d %w", left, ErrDifferences)
+	}
+	return nil
+}
+
+// summary counts the differences that are left, and says what was not compared.
+func summary(reports []tieringclient.CheckReport) (left int, err error) {
+	failures, shards, all := 0, 0, 0
+	for _, r := range reports {
+		failures += len(r.Errors)
+		shards, all = shards+r.Shards, max(all, r.ShardsInAll)
+		for _, d := range r.Differences {
 			if !d.Repaired && d.Kind != "foreign" {
 				left++
 			}
 		}
 	}
-	if left > 0 {
-		return fmt.Errorf("%d differences or errors are left", left)
+	switch {
+	case failures > 0:
+		return left, fmt.Errorf("%d things could not be done", failures)
+	case len(reports) > 0 && shards < all:
+		return left, fmt.Errorf("%d of %d shards of the metadata were compared: name the admin ports of all tiering instances with --admin, and try again when none is starting", shards, all)
 	}
-	return nil
+	return left, nil
 }
 
-func printReport(out io.Writer, asJSON bool, address string, r *tieringclient.CheckReport) error {
-	if asJSON {
-		return json.NewEncoder(out).Encode(r)
-	}
+func printReports(out io.Writer, reports []tieringclient.CheckReport) error {
 	w := table(out)
-	for _, d := range r.Differences {
-		state := "left"
-		if d.Repaired {
-			state = "repaired"
+	head := "KIND\tSTATE\tPARTITION\tSEGMENT\tBYTES\tOBJECT\tDETAIL\n"
+	for _, r := range reports {
+		for _, d := range r.Differences {
+			fmt.Fprint(w, head)
+			head = ""
+			state := "left"
+			if d.Repaired {
+				state = "repaired"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", d.Kind, state, partitionOf(&d), cmp.Or(d.Segment, "-"), d.Bytes, d.Key, d.Detail)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s-%d\t%s\t%d bytes\t%s\n", d.Kind, state, d.Topic, d.Partition, d.Segment, d.Bytes, d.Key)
 	}
-	for _, e := range r.Errors {
-		fmt.Fprintf(w, "error\t%s\n", e)
+	if err := w.Flush(); err != nil {
+		return err
 	}
-	fmt.Fprintf(w, "%s: %d shards, %d segments, %d objects, %d differences, %d stale uploads (under the present rsm.config.prefix; objects of an earlier one are not listed)\n", address, r.Shards, r.Segments, r.Objects, len(r.Differences), r.StaleUploads)
-	return w.Flush()
+	var errs []error
+	for _, r := range reports {
+		for _, e := range r.Errors {
+			_, err := fmt.Fprintf(out, "%s: error: %s\n", r.Instance, e)
+			errs = append(errs, err)
+		}
+		_, err := fmt.Fprintf(out, "%s: %d of %d shards, %d segments, %d objects, %d differences, %d stale uploads\n",
+			r.Instance, r.Shards, r.ShardsInAll, r.Segments, r.Objects, len(r.Differences), r.StaleUploads)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// partitionOf names the partition of a difference as well as it is known: the topic of an orphan may be gone.
+func partitionOf(d *tieringclient.Difference) string {
+	topic := cmp.Or(d.Topic, d.TopicID)
+	if topic == "" {
+		return "-"
+	}
+	return fmt.Sprintf("%s-%d", topic, d.Partition)
 }

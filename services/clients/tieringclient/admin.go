@@ -19,8 +19,9 @@ const (
 // Difference is something that is in the store or in the metadata, but not in both, or not alike.
 type Difference struct {
 	// Kind is orphan (an object that the metadata does not know), missing (a segment without its object), short (an object
-	// smaller than its segment), unfinished (a copy that was announced and that nobody makes any more; the next pass over the
-	// partition deletes it) or foreign (an object that is no segment).
+	// smaller than its segment), damaged (one whose bytes are not those that were copied), unfinished (a copy that was announced
+	// and that nobody makes any more; the next pass over the partition deletes it), undeleted (a segment whose deletion has begun
+	// and goes on failing) or foreign (an object that is no segment).
 	Kind      string
 	Topic     string
 	TopicID   string
@@ -28,13 +29,19 @@ type Difference struct {
 	Segment   string
 	Key       string
 	Bytes     int64
+	// Detail is more about it, for people.
+	Detail string
 	// Repaired says that it is gone.
 	Repaired bool
 }
 
 // CheckReport is what Check found for the shards of this instance.
 type CheckReport struct {
+	// Instance is the admin port that was asked.
+	Instance string
+	// Shards are those that the instance answers for, ShardsInAll those that there are.
 	Shards       int
+	ShardsInAll  int
 	Objects      int
 	Segments     int
 	StaleUploads int

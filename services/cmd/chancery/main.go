@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"chancery/services/app/tieringadmin"
 )
 
 // version is set by the linker.
@@ -26,6 +28,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitDifferences is that of a check that found something to be repaired.
+	exitDifferences = 3
 )
 
 func main() {
@@ -53,6 +57,9 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitOK
 	case errors.As(err, &failed):
 		fmt.Fprintf(errOut, "%s: %v\n", command.CommandPath(), failed.error)
+		if errors.Is(err, tieringadmin.ErrDifferences) {
+			return exitDifferences
+		}
 		return exitFailed
 	default:
 		fmt.Fprintf(errOut, "%v\nSee '%s --help'.\n", err, command.CommandPath())

@@ -32,11 +32,20 @@ func tieringCheckCommand() *cobra.Command {
 	var instances tieringadmin.Instances
 	var o tieringadmin.CheckOptions
 	c := &cobra.Command{
-		Use:   "fsck [--admin HOST:PORT,...] [--repair] [--forget-missing] [--older-than 24h] [--json]",
+		Use:   "fsck [--admin HOST:PORT,...] [--repair] [--forget-missing] [--older-than 24h] [--verify] [--former-prefix PREFIX,...] [--json]",
 		Short: "Compare the object store with the metadata, and repair differences",
 		Long: "Compare the object store with the metadata. Each tiering instance answers for the partitions that it looks after, so name all of them.\n" +
-			"Without --repair and --forget-missing nothing is changed. It fails when there are differences that were not repaired.\n" +
-			"Objects under an rsm.config.prefix of earlier are not listed: what is no segment any more there, nobody finds.",
+			"Without --repair and --forget-missing nothing is changed; with them it has to run on the instances' own machines.\n\n" +
+			"What it finds:\n" +
+			"  orphan      an object that the metadata does not know; --repair deletes it\n" +
+			"  missing     a segment without its object; --forget-missing takes it out of the metadata\n" +
+			"  short       an object smaller than its segment\n" +
+			"  damaged     an object whose bytes are not those that were copied (--verify)\n" +
+			"  unfinished  a copy that nobody finishes; the next pass over the partition deletes it\n" +
+			"  undeleted   a segment that the store goes on refusing to delete; see 'chancery tiering status'\n" +
+			"  foreign     an object that is no segment; it is left alone, and does not count\n\n" +
+			"Objects below an earlier rsm.config.prefix are only looked at with --former-prefix.\n\n" +
+			"Exit code: 0 when nothing is left to be repaired, 3 when there are differences, 1 when not everything could be compared or done, 2 for a wrong command line.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return orFailure(tieringadmin.Check(c.Context(), c.OutOrStdout(), instances, o))
@@ -46,5 +55,7 @@ func tieringCheckCommand() *cobra.Command {
 	c.Flags().BoolVar(&o.Repair, "repair", false, "delete objects that the metadata does not know, and end uploads that were never finished")
 	c.Flags().BoolVar(&o.ForgetMissing, "forget-missing", false, "forget segments whose object is not there: their offsets are out of range then")
 	c.Flags().DurationVar(&o.OlderThan, "older-than", 24*time.Hour, "only delete what is older")
+	c.Flags().BoolVar(&o.Verify, "verify", false, "read every segment and compare it with its checksums (within remote.log.manager.fetch.max.bytes.per.second)")
+	c.Flags().StringSliceVar(&o.FormerPrefixes, "former-prefix", nil, "also compare objects below a `PREFIX` that rsm.config.prefix was once; \"\" for none")
 	return c
 }

@@ -32,6 +32,7 @@ type Store struct {
 	http        *http.Client
 	settings    s3wire.Settings
 	credentials *aws.CredentialsCache
+	signer      *signer
 }
 
 var (
@@ -78,7 +79,7 @@ func Open(ctx context.Context, settings s3wire.Settings) (*Store, error) {
 	if loaded.Region == "" {
 		return nil, errors.New(settings.KeyPrefix + "region is not set, and neither is AWS_REGION: it names the region of the bucket; stores that are not Amazon's take us-east-1")
 	}
-	s := &Store{http: client, settings: settings}
+	s := &Store{http: client, settings: settings, signer: newSigner()}
 	// The configuration has a cache of its own already; one before it would hide from it what is invalidated.
 	cache, ok := loaded.Credentials.(*aws.CredentialsCache)
 	if !ok {
@@ -87,6 +88,7 @@ func Open(ctx context.Context, settings s3wire.Settings) (*Store, error) {
 	s.credentials, loaded.Credentials = cache, cache
 	s.client = s3.NewFromConfig(loaded, func(o *s3.Options) {
 		o.HTTPClient = client
+		o.HTTPSignerV4 = s.signer
 		o.UsePathStyle = settings.PathStyle
 		if settings.Endpoint != "" {
 			o.BaseEndpoint = aws.String(settings.Endpoint)
@@ -146,6 +148,7 @@ func (s *Store) failed(op, key string, err error) error {
 	e := s.settings.Failed(op, key, status, code, message, err)
 	if errors.Is(e.Kind, objectstore.ErrCredentials) {
 		s.credentials.Invalidate()
+		s.signer.renew()
 	}
 	return e
 }

@@ -113,11 +113,18 @@ func (m *Manager) ObjectKey(s *objectstore.SegmentMetadata) (string, error) {
 	return m.config.Layout.KeyOf(m.config.Prefix, m.config.ClusterID, s)
 }
 
-// ListObjects lists the objects of a scope below the current prefix.
+// ListObjects lists the objects of a scope.
 func (m *Manager) ListObjects(ctx context.Context, scope objectstore.Scope, visit func(objectstore.Object) error) error {
-	prefix := segmentobject.Root(m.config.Prefix, m.config.ClusterID)
+	keys := m.config.Prefix
+	if scope.Former != nil {
+		keys = *scope.Former
+		if err := segmentobject.CheckPrefix(keys); err != nil {
+			return &objectstore.Error{Kind: objectstore.ErrRejected, Op: "list", Key: keys, Err: err}
+		}
+	}
+	prefix := segmentobject.Root(keys, m.config.ClusterID)
 	if !scope.TopicID.IsZero() && scope.Partition != objectstore.AllPartitions {
-		prefix = m.config.Layout.ListPrefix(m.config.Prefix, m.config.ClusterID, scope.TopicID, scope.Partition)
+		prefix = m.config.Layout.ListPrefix(keys, m.config.ClusterID, scope.TopicID, scope.Partition)
 	}
 	for token := ""; ; {
 		var page blob.Page
@@ -131,7 +138,7 @@ func (m *Manager) ListObjects(ctx context.Context, scope objectstore.Scope, visi
 		}
 		for _, info := range page.Objects {
 			o := objectstore.Object{Key: info.Key, SizeBytes: info.Bytes, LastModified: info.LastModified}
-			if s, ok := segmentobject.ParseKey(m.config.Prefix, m.config.ClusterID, info.Key); ok {
+			if s, ok := segmentobject.ParseKey(keys, m.config.ClusterID, info.Key); ok {
 				o.Segment = s
 			}
 			if !inScope(scope, o.Segment) {
