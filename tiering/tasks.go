@@ -261,8 +261,7 @@ func (s *Server) pass(ctx context.Context, j job, image *metadata.Image, lag *ke
 	}
 	switch {
 	case topic == nil || !config.RemoteStorageEnable && config.RemoteLogDeleteOnDisable || view != nil && view.Deleting:
-		*lag = keeper.Lag{}
-		return p.Remove(ctx)
+		return p.Remove(ctx, lag)
 	case !config.RemoteStorageEnable:
 		*lag = keeper.Lag{}
 		if view != nil {

@@ -18,7 +18,7 @@ func (c *check) damage(ctx context.Context, m *objectstore.SegmentMetadata) (str
 	if err != nil {
 		return corruption(err)
 	}
-	if err := c.server.settings.fetching.Wait(ctx, m.SizeBytes); err != nil {
+	if err := c.server.settings.limits.fetching.Wait(ctx, m.SizeBytes); err != nil {
 		return "", err
 	}
 	body, err := store.FetchLogSegment(ctx, m, 0, m.SizeBytes)

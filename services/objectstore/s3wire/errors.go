@@ -145,6 +145,7 @@ func (s *Settings) where() string {
 // hints are what to do about S3's error codes.
 var hints = map[string]string{
 	"NoSuchBucket":                 "create the bucket, or name another one with rsm.config.bucket",
+	"InvalidBucketName":            "name another bucket with rsm.config.bucket",
 	"InvalidAccessKeyId":           "check rsm.config.access.key, or whatever the credentials come from",
 	"SignatureDoesNotMatch":        "check rsm.config.secret.key, or whatever the credentials come from",
 	"AccessDenied":                 "let the credentials read, write, delete and list in the bucket",

@@ -81,8 +81,19 @@ func (p *Pass) deleteNow(ctx context.Context, due []remotestate.Entry) error {
 	return errors.Join(failed...)
 }
 
-// Remove deletes everything remote of a partition that is gone, or not tiered any more. Broken off, it goes on where it was.
-func (p *Pass) Remove(ctx context.Context) error {
+// Remove deletes everything remote of a partition that is gone, or not tiered any more. Broken off, it goes on where it was. What it
+// could not delete is in lag.
+func (p *Pass) Remove(ctx context.Context, lag *Lag) error {
+	*lag = Lag{}
+	err := p.remove(ctx)
+	if err != nil && p.reload(ctx) == nil {
+		lag.NoteRemote(p.view)
+		lag.Failure = oneLine(err)
+	}
+	return err
+}
+
+func (p *Pass) remove(ctx context.Context) error {
 	var err error
 	if p.view, err = p.Metadata.View(ctx, p.Partition); err != nil || p.view == nil {
 		return err

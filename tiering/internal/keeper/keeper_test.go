@@ -404,7 +404,7 @@ func TestRemoval(t *testing.T) {
 			w.fuse.left.Store(at - 1)
 		}
 		before := w.fuse.left.Load()
-		err := w.pass().Remove(t.Context())
+		err := w.pass().Remove(t.Context(), &Lag{})
 		if at == 0 {
 			steps = before - w.fuse.left.Load()
 		}
@@ -412,7 +412,7 @@ func TestRemoval(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.fuse.left.Store(1 << 40)
-		if err := w.pass().Remove(t.Context()); err != nil {
+		if err := w.pass().Remove(t.Context(), &Lag{}); err != nil {
 			t.Fatalf("after a crash at step %d: %v", at, err)
 		}
 		if left := w.checkBucket(); len(left) > 0 {

@@ -71,11 +71,13 @@ func (p *Pass) noteFailure(lag *Lag, err error) {
 		reason = "the leader is another one"
 	}
 	lag.note(p.leader.segments, p.line.End, reason)
-	lag.Failure = strings.ReplaceAll(err.Error(), "\n", "; ")
+	lag.Failure = oneLine(err)
 	if p.Report != nil {
 		p.Report(*lag)
 	}
 }
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // Metrics counts what passes do.
 type Metrics struct {

@@ -95,3 +95,21 @@ func TestLagWhileCopying(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+// TestRemovalThatFails: a partition that is gone shows what is left of it, and why.
+func TestRemovalThatFails(t *testing.T) {
+	w := newWorld(t)
+	store := &awayStore{RemoteStorageManager: w.env.Store}
+	w.env.Store = store
+	w.leader.grow(25)
+	w.mustRun()
+	store.away = true
+	var lag Lag
+	if err := w.pass().Remove(t.Context(), &lag); err == nil || lag.DeleteSegments != 2 || lag.RemoteSegments != 0 || lag.Failure == "" {
+		t.Fatalf("%v: %+v", err, lag)
+	}
+	store.away = false
+	if err := w.pass().Remove(t.Context(), &lag); err != nil || lag != (Lag{}) {
+		t.Fatalf("%v: %+v", err, lag)
+	}
+}
