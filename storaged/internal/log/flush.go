@@ -39,7 +39,8 @@ func (l *Log) flushLocked() error {
 		}
 	}()
 	for _, s := range segments {
-		if err := l.syncSegment(s); err != nil {
+		err := l.syncSegment(s)
+		if err != nil && !(s.leaving.Load() && errors.Is(err, os.ErrNotExist)) { // what retention has deleted meanwhile need not last
 			return l.fail("flush", err)
 		}
 	}
