@@ -3,6 +3,7 @@ package tiering
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -52,11 +53,11 @@ func (r *reads) learn(p remotelog.Partition, log remotestate.Log, epoch int32) *
 	return h
 }
 
-// forget drops what is known of a partition that is not ours any more.
-func (r *reads) forget(p remotelog.Partition) {
+// keep drops what is known of all partitions but some. A read may have learned of one that was not ours any more by then.
+func (r *reads) keep(ours map[remotelog.Partition]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.logs, p)
+	maps.DeleteFunc(r.logs, func(p remotelog.Partition, _ *history) bool { return !ours[p] })
 }
 
 func (r *reads) known(p remotelog.Partition) *history {

@@ -151,7 +151,7 @@ func run(t *testing.T, play func(w *world), properties ...string) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, image: metadata.Empty("c"), node: &fakeNode{epochs: []*storagev1.EpochStart{{}}}}
 		config := Config{NodeID: 1, ClusterID: "c", Properties: map[string]string{
-			"remote.log.storage.system.enable": "true", "remote.log.storage.manager.class.name": "dir", "file.delete.delay.ms": "0", "log.retention.ms": "-1",
+			"remote.log.storage.system.enable": "true", "remote.log.storage.manager.class.name": "dir", "log.segment.delete.delay.ms": "0", "log.retention.ms": "-1",
 			"rsm.config.dir.path": filepath.Join(t.TempDir(), "store"),
 		}}
 		for i := 0; i < len(properties); i += 2 {

@@ -194,9 +194,9 @@ func (s *Server) forgetTasks(jobs []job) {
 	for p, t := range s.tasks {
 		if !ours[p] && !t.running {
 			delete(s.tasks, p)
-			s.reads.forget(p)
 		}
 	}
+	s.reads.keep(ours)
 }
 
 // topicConfig is what is in force for a topic.
