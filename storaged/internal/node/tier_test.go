@@ -298,3 +298,128 @@ func checkSegment(t *testing.T, n *node.Node, topic uuid.UUID, s *storagev1.Loca
 		t.Fatal(err)
 	}
 }
+
+// TestTierRefusals: only the leader, in the epoch that the caller knows it by, answers for a partition's segments. Bytes of another
+// leader's segment would be copied as those of this one.
+func TestTierRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, nil)
+		topic := tieredTopic(c, 1, 2)
+		for i := range 3 {
+			produce(c.node(1), appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i))))
+		}
+		c.elect(topic, 2, 1, 2)
+		c.elect(topic, 1, 1, 2)
+		size := describeTier(t, c.node(1), topic).GetSegments()[0].GetSizeBytes()
+		for name, tt := range map[string]struct {
+			node  int32
+			topic uuid.UUID
+			epoch int32
+			want  errcode.Code
+		}{
+			"the leader":         {1, topic, 2, errcode.None},
+			"a former leader":    {2, topic, 2, errcode.NotLeaderOrFollower},
+			"an earlier epoch":   {1, topic, 1, errcode.FencedLeaderEpoch},
+			"a later epoch":      {1, topic, 3, errcode.UnknownLeaderEpoch},
+			"a topic of nowhere": {1, uuid.UUID{9}, 2, errcode.UnknownTopicId},
+		} {
+			n := c.node(tt.node)
+			d, err := n.DescribeTier(t.Context(), &storagev1.DescribeTierRequest{Partitions: []*storagev1.DescribeTierPartition{
+				{TopicId: tt.topic[:], CurrentLeaderEpoch: tt.epoch},
+			}})
+			if got := errcode.Code(d.GetPartitions()[0].GetErrorCode()); err != nil || got != tt.want || (got == errcode.None) != (len(d.GetPartitions()[0].GetSegments()) > 0) {
+				t.Errorf("%s: DescribeTier: %s, %v", name, got.Name(), err)
+			}
+			r := updateTier(t, n, tt.topic, func(q *storagev1.UpdateTierPartition) { q.LeaderEpoch = tt.epoch })
+			if got := errcode.Code(r.GetErrorCode()); got != tt.want || (got == errcode.None) != (r.GetLogStartOffset() == 0) {
+				t.Errorf("%s: UpdateTier: %s, log start %d", name, got.Name(), r.GetLogStartOffset())
+			}
+			if _, err := n.DescribeSegment(t.Context(), &storagev1.DescribeSegmentRequest{TopicId: tt.topic[:], LeaderEpoch: tt.epoch}); errcode.Of(err) != tt.want {
+				t.Errorf("%s: DescribeSegment: %v", name, err)
+			}
+			read := &storagev1.ReadSegmentRequest{TopicId: tt.topic[:], LeaderEpoch: tt.epoch, Length: int32(size)}
+			if _, err := n.ReadSegment(t.Context(), read); errcode.Of(err) != tt.want {
+				t.Errorf("%s: ReadSegment: %v", name, err)
+			}
+		}
+		for length, want := range map[int32]errcode.Code{
+			-1: errcode.InvalidRequest, 0: errcode.InvalidRequest, 4<<20 + 1: errcode.InvalidRequest, 1: errcode.None, int32(size): errcode.None,
+		} {
+			_, err := c.node(1).ReadSegment(t.Context(), &storagev1.ReadSegmentRequest{TopicId: topic[:], LeaderEpoch: 2, Length: length})
+			if errcode.Of(err) != want {
+				t.Errorf("%d bytes: %v", length, err)
+			}
+		}
+		// More than the segment has is an answer without bytes, whatever the bound of a request is.
+		if _, err := c.node(1).ReadSegment(t.Context(), &storagev1.ReadSegmentRequest{TopicId: topic[:], LeaderEpoch: 2, Length: 4 << 20}); err == nil ||
+			errcode.Of(err) == errcode.InvalidRequest {
+			t.Errorf("more than there is: %v", err)
+		}
+		// What the owner says is believed as far as the log goes.
+		for _, start := range []int64{1, 0, 4, 100} {
+			r := updateTier(t, c.node(1), topic, func(q *storagev1.UpdateTierPartition) {
+				q.LeaderEpoch, q.RemoteEndOffset, q.LogStartOffset = 2, 100, start
+			})
+			if r.GetErrorCode() != 0 || r.GetLogStartOffset() != 1 {
+				t.Errorf("log start %d: %+v", start, r)
+			}
+		}
+		if d := describeTier(t, c.node(1), topic); d.GetRemoteEndOffset() != 3 || d.GetLogStartOffset() != 1 {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// TestHistoryOfANewReplica: one that begins behind the remote part knows all leader epochs and producers of what it never read.
+func TestHistoryOfANewReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		topic := tieredTopic(c, 1, 2)
+		at := int64(0)
+		write := func(n int32, records storage.Buffers) {
+			t.Helper()
+			if r := produce(c.node(n), appendRequest(topic, storage.AcksAll, records)); r.Error != errcode.None || r.BaseOffset != at {
+				t.Fatalf("%+v", r)
+			}
+			at++
+		}
+		write(1, producerBatch(7, 0, "0"))
+		write(1, producerBatch(7, 1, "1"))
+		c.elect(topic, 2, 1, 2)
+		write(2, producerBatch(7, 2, "2"))
+		write(2, batch("3"))
+		c.elect(topic, 1, 1, 2)
+		for at < 8 {
+			write(1, batch(fmt.Sprint(at)))
+		}
+		pass(5 * time.Second)
+		if r := updateTier(t, c.node(1), topic, func(q *storagev1.UpdateTierPartition) { q.LeaderEpoch, q.RemoteEndOffset = 2, 6 }); r.GetErrorCode() != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if r := fetch(t, c.node(1), fetchRequest(topic, 3)); !r.Tiered || r.TieredEpoch != 1 || r.TieredLeaderEpoch != 2 || r.LocalLogStart != 6 {
+			t.Fatalf("%+v", r)
+		}
+		change := metarecord.NewPartitionChange(topic, 0)
+		change.Replicas = []int32{1, 2, 3}
+		c.commit(change)
+		eventually(t, "the new replica is in sync", func() bool { return sameSet(c.partition(topic).ISR, 1, 2, 3) })
+		c.elect(topic, 3, 1, 2, 3)
+		for epoch, end := range map[int32]int64{0: 2, 1: 4, 2: 8} {
+			resp, err := c.node(3).OffsetForLeaderEpoch(t.Context(), &storagev1.OffsetForLeaderEpochRequest{Partitions: []*storagev1.OffsetForLeaderEpochPartition{
+				{TopicId: topic[:], CurrentLeaderEpoch: -1, LeaderEpoch: epoch},
+			}})
+			if got := resp.GetPartitions()[0].GetEndOffset(); err != nil || got != end {
+				t.Errorf("epoch %d ends at %d, %v, want %d", epoch, got, err, end)
+			}
+		}
+		if start := offsetOf(t, c.node(3), topic, -4); start != 6 {
+			t.Errorf("the local log begins at %d", start)
+		}
+		if r := produce(c.node(3), appendRequest(topic, storage.AcksAll, producerBatch(7, 2, "2"))); r.Error != errcode.None || r.BaseOffset != 2 {
+			t.Errorf("what was written before is written again: %+v", r)
+		}
+		if r := produce(c.node(3), appendRequest(topic, storage.AcksAll, producerBatch(7, 9, "x"))); r.Error != errcode.OutOfOrderSequenceNumber {
+			t.Errorf("a gap: %+v", r)
+		}
+	})
+}
