@@ -194,6 +194,9 @@ func (m *Manager) checkConfigs(r resourceName, kind configdef.Resource, after, b
 		}
 		return nil
 	case configdef.BrokerResource:
+		if r.name != "" { // a step counts from what the broker has now
+			node = m.settings.Node.WithDynamic(m.image.Config(metadata.ResourceBroker, ""), before)
+		}
 		return node.CheckBroker(after, r.name != "")
 	case configdef.GroupResource:
 		return node.CheckGroup(after)

@@ -103,6 +103,23 @@ func TestIncrementalAlterConfigs(t *testing.T) {
 	}
 }
 
+// TestStepsOfPools doubles a pool of one broker step by step: each counts from what that broker has, not from what all have.
+func TestStepsOfPools(t *testing.T) {
+	w := newWorld(t, nil)
+	w.up(1)
+	for _, c := range []struct {
+		broker, size string
+		want         errcode.Code
+	}{
+		{"1", "40", errcode.InvalidRequest}, {"1", "20", 0}, {"1", "40", 0}, {"1", "19", errcode.InvalidRequest}, {"", "21", errcode.InvalidRequest},
+		{"", "20", 0}, {"", "40", 0},
+	} {
+		if got := w.alter(incremental(brokerResource, c.broker, alteration("remote.log.reader.threads", opSet, c.size))); got != c.want {
+			t.Errorf("%s for broker %q: got %s, want %s", c.size, c.broker, got.Name(), c.want.Name())
+		}
+	}
+}
+
 func TestResourceTwice(t *testing.T) {
 	w := newWorld(t, nil)
 	w.up(1)
