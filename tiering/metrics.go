@@ -22,10 +22,10 @@ type metrics struct {
 	lags                                    []lagGauge
 }
 
-// total is a counter and where its value is.
+// total is a counter of a topic.
 type total struct {
 	instrument metric.Int64ObservableCounter
-	value      *atomic.Int64
+	value      func(*keeper.Counters) *atomic.Int64
 }
 
 // lagGauge is a gauge of a partition.
@@ -50,21 +50,21 @@ func newMetrics(meter metric.Meter, s *Server) (*metrics, error) {
 		m.shards = gauge("chancery_tiering_shards", "Shards of this instance by state.")
 		m.idle = gauge("remote_log_manager_tasks_avg_idle_percent", "Share of the places for passes that are free.")
 		m.queue = gauge("remote_log_reader_task_queue_size", "Reads that wait for a place.")
-		counter := func(name, help string, value *atomic.Int64) {
+		counter := func(name, help string, value func(*keeper.Counters) *atomic.Int64) {
 			c, err := meter.Int64ObservableCounter(name, metric.WithDescription(help))
 			errs, m.made = append(errs, err), append(m.made, c)
 			m.totals = append(m.totals, total{c, value})
 		}
-		k := s.env.Metrics
-		counter("remote_copy_bytes", "Bytes of segments copied to the store.", &k.CopyBytes)
-		counter("remote_copy_requests", "Segments copied to the store.", &k.Copies)
-		counter("remote_copy_errors", "Copies that failed.", &k.CopyErrors)
-		counter("remote_fetch_bytes", "Bytes read from the remote tier.", &s.reads.bytes)
-		counter("remote_fetch_requests", "Reads from the remote tier.", &s.reads.requests)
-		counter("remote_fetch_errors", "Reads from the remote tier that failed.", &s.reads.errors)
-		counter("remote_delete_requests", "Segments deleted from the store.", &k.Deletes)
-		counter("remote_delete_errors", "Deletions that failed.", &k.DeleteErrors)
-		counter("expires", "Remote segments that retention has ended.", &k.Expires)
+		type topic = keeper.Counters
+		counter("remote_copy_bytes", "Bytes of segments copied to the store.", func(t *topic) *atomic.Int64 { return &t.CopyBytes })
+		counter("remote_copy_requests", "Segments copied to the store.", func(t *topic) *atomic.Int64 { return &t.Copies })
+		counter("remote_copy_errors", "Copies that failed.", func(t *topic) *atomic.Int64 { return &t.CopyErrors })
+		counter("remote_fetch_bytes", "Bytes read from the remote tier.", func(t *topic) *atomic.Int64 { return &t.FetchBytes })
+		counter("remote_fetch_requests", "Reads from the remote tier.", func(t *topic) *atomic.Int64 { return &t.Fetches })
+		counter("remote_fetch_errors", "Reads from the remote tier that failed.", func(t *topic) *atomic.Int64 { return &t.FetchErrors })
+		counter("remote_delete_requests", "Segments whose deletion was asked of the store.", func(t *topic) *atomic.Int64 { return &t.Deletes })
+		counter("remote_delete_errors", "Deletions that failed.", func(t *topic) *atomic.Int64 { return &t.DeleteErrors })
+		counter("chancery_tiering_expired_segments", "Remote segments that retention has ended.", func(t *topic) *atomic.Int64 { return &t.Expired })
 		lag := func(name, help string, reason bool, value func(*keeper.Lag) int64) {
 			m.lags = append(m.lags, lagGauge{gauge(name, help), value, reason})
 		}
@@ -96,9 +96,6 @@ func (m *metrics) observe(_ context.Context, to metric.Observer) error {
 	if !s.settings.enabled {
 		return nil
 	}
-	for _, t := range m.totals {
-		to.ObserveInt64(t.instrument, t.value.Load())
-	}
 	to.ObserveInt64(m.queue, s.reads.waiting.Load())
 	serving := int64(len(s.serving()))
 	to.ObserveInt64(m.shards, serving, metric.WithAttributes(attribute.String("state", "serving")))
@@ -121,4 +118,24 @@ func (m *metrics) observe(_ context.Context, to metric.Observer) error {
 		}
 	}
 	return nil
+}
+
+// topicKeeper is a store that counts by topic, and has to be told which topics there are no more.
+type topicKeeper interface {
+	KeepTopics(wanted func(topic string) bool)
+}
+
+// wantedTopics tells topics that exist, or that something remote is left of, from those whose metrics are worth nothing any more. The
+// mutex is held.
+func (s *Server) wantedTopics() func(topic string) bool {
+	left := map[string]bool{}
+	for _, t := range s.tasks {
+		left[t.topic] = true
+	}
+	image := s.image.Load()
+	wanted := func(topic string) bool { return left[topic] || image.TopicByName(topic) != nil }
+	if k, ok := s.store.(topicKeeper); ok {
+		k.KeepTopics(wanted)
+	}
+	return wanted
 }

@@ -23,8 +23,6 @@ type reads struct {
 	// waiting counts reads that want a place (remote.log.reader.threads).
 	waiting atomic.Int64
 
-	requests, bytes, errors atomic.Int64
-
 	mu sync.Mutex
 	// logs are the leaders' logs as the last passes or reads have learned them.
 	logs map[remotelog.Partition]*history
@@ -177,15 +175,24 @@ func (g service) Read(ctx context.Context, req *tieringv1.ReadRequest) (*storage
 		return nil, err
 	}
 	defer s.settings.limits.readers.leave()
-	s.reads.requests.Add(1)
+	counters := s.countersOf(p)
+	counters.Fetches.Add(1)
 	resp, err := s.read(ctx, o, p, req)
 	switch {
 	case err == nil:
-		s.reads.bytes.Add(int64(resp.Records.Len()))
+		counters.FetchBytes.Add(int64(resp.Records.Len()))
 	case ctx.Err() == nil && errcode.Of(err) != errcode.OffsetOutOfRange:
-		s.reads.errors.Add(1)
+		counters.FetchErrors.Add(1)
 	}
 	return resp, err
+}
+
+// countersOf are the counters of a partition's topic.
+func (s *Server) countersOf(p remotelog.Partition) *keeper.Counters {
+	if topic := s.image.Load().Topic(p.TopicID); topic != nil {
+		return s.env.Metrics.Of(topic.Name)
+	}
+	return &keeper.Counters{} // it has just been deleted
 }
 
 func (s *Server) read(ctx context.Context, o ownedShard, p remotelog.Partition, req *tieringv1.ReadRequest) (*storagerpc.TierRead, error) {

@@ -90,10 +90,10 @@ func TestReads(t *testing.T) {
 		w.expectRead("in another epoch", -1, errcode.OffsetOutOfRange, func(q *tieringv1.ReadRequest) { q.FetchOffset, q.Epoch = 7, 1 })
 		w.expectRead("behind the remote part", -1, errcode.OffsetOutOfRange, at(20))
 		w.expectRead("no topic id", -1, errcode.InvalidRequest, func(q *tieringv1.ReadRequest) { q.TopicId = []byte{1} })
-		if n := w.s.reads.errors.Load(); n != 0 {
+		if n := w.s.countersOf(tiered).FetchErrors.Load(); n != 0 {
 			t.Errorf("%d reads count as failed", n)
 		}
-		if n := w.s.reads.requests.Load(); n != 6 {
+		if n := w.s.countersOf(tiered).Fetches.Load(); n != 6 {
 			t.Errorf("%d reads count, want 6", n)
 		}
 		// Another leader has cut the log in the second segment.
@@ -103,7 +103,7 @@ func TestReads(t *testing.T) {
 		// No leader can be asked.
 		w.node.set(func() { w.node.err = errors.New("away") })
 		w.expectRead("without a leader", -1, errcode.LeaderNotAvailable, func(q *tieringv1.ReadRequest) { q.FetchOffset, q.LeaderEpoch = 12, 2 })
-		if n := w.s.reads.errors.Load(); n != 1 {
+		if n := w.s.countersOf(tiered).FetchErrors.Load(); n != 1 {
 			t.Errorf("%d reads count as failed, want 1", n)
 		}
 		ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
@@ -123,7 +123,7 @@ func TestReadsOfWhatIsGone(t *testing.T) {
 		w.deleteObject(0)
 		w.expectRead("lost", -1, errcode.KafkaStorageError, at(3))
 		w.expectRead("another segment", 13, errcode.None, at(13))
-		if n := w.s.reads.errors.Load(); n != 1 {
+		if n := w.s.countersOf(tiered).FetchErrors.Load(); n != 1 {
 			t.Errorf("%d reads count as failed, want 1", n)
 		}
 		// What this read had found has expired before it came to the store.

@@ -12,14 +12,17 @@
 //
 // # Metrics
 //
-// Those with the attributes topic and partition are Kafka's tiered storage metrics by their names in snake case.
+// Those that begin with remote_ are Kafka's tiered storage metrics by their names in snake case, with the attribute topic, and those of
+// what there is now (lags, sizes, counts) with the attribute partition, too. The reason of a lag is one of a few; what failed in
+// full is in the status. The series of a topic end with it.
 //
 //	chancery_tiering_registered            1 while the controller counts this instance as a member, else 0
 //	chancery_tiering_metadata_offset       the last offset of the metadata log that this instance has applied
 //	chancery_tiering_shards                shards of this instance, by state (loading, serving)
 //	remote_copy_bytes, remote_copy_requests, remote_copy_errors          segments copied to the store
 //	remote_fetch_bytes, remote_fetch_requests, remote_fetch_errors       reads from the remote tier
-//	remote_delete_requests, remote_delete_errors, expires                segments deleted, and those that retention has ended
+//	remote_delete_requests, remote_delete_errors                         segments that the store was to delete
+//	chancery_tiering_expired_segments                                    segments that retention has ended
 //	remote_copy_lag_bytes, remote_copy_lag_segments                      closed segments that are not remote yet, with the reason
 //	remote_delete_lag_bytes, remote_delete_lag_segments                  segments whose deletion has begun
 //	remote_log_size_bytes, remote_log_metadata_count                     what the remote tier has

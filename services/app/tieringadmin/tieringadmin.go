@@ -118,7 +118,7 @@ func Check(ctx context.Context, out io.Writer, of Instances, o CheckOptions) err
 		return err
 	}
 	if left > 0 {
-		return fmt.Errorf("%d %w", left, ErrDifferences)
+		return fmt.Errorf("%w to be repaired: %d", ErrDifferences, left)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func tieringCheckCommand() *cobra.Command {
 	var instances tieringadmin.Instances
 	var o tieringadmin.CheckOptions
 	c := &cobra.Command{
-		Use:   "fsck [--admin HOST:PORT,...] [--repair] [--forget-missing] [--older-than 24h] [--verify] [--former-prefix PREFIX,...] [--json]",
+		Use:   "fsck [--admin HOST:PORT,...] [--repair] [--forget-missing] [--older-than 24h] [--verify] [--former-prefix PREFIX ...] [--json]",
 		Short: "Compare the object store with the metadata, and repair differences",
 		Long: "Compare the object store with the metadata. Each tiering instance answers for the partitions that it looks after, so name all of them.\n" +
 			"Without --repair and --forget-missing nothing is changed; with them it has to run on the instances' own machines.\n\n" +
@@ -56,6 +56,6 @@ func tieringCheckCommand() *cobra.Command {
 	c.Flags().BoolVar(&o.ForgetMissing, "forget-missing", false, "forget segments whose object is not there: their offsets are out of range then")
 	c.Flags().DurationVar(&o.OlderThan, "older-than", 24*time.Hour, "only delete what is older")
 	c.Flags().BoolVar(&o.Verify, "verify", false, "read every segment and compare it with its checksums (within remote.log.manager.fetch.max.bytes.per.second)")
-	c.Flags().StringSliceVar(&o.FormerPrefixes, "former-prefix", nil, "also compare objects below a `PREFIX` that rsm.config.prefix was once; \"\" for none")
+	c.Flags().StringArrayVar(&o.FormerPrefixes, "former-prefix", nil, "also compare objects below a `PREFIX` that rsm.config.prefix was once (\"\" for none); may be given again and again")
 	return c
 }

@@ -54,13 +54,15 @@ func (m *Manager) CopyLogSegmentData(ctx context.Context, s *objectstore.Segment
 	if err != nil {
 		return nil, fmt.Errorf("copy segment %s: %w", s.ID, err)
 	}
+	requests := int64(1)
 	if multipart, ok := m.store.(blob.Multipart); ok && s.SizeBytes > m.config.PutMaxBytes {
+		requests = 2 + (o.Bytes-1)/m.partBytes(o.Bytes) + 1
 		err = m.putParts(ctx, multipart, o, blocks)
 	} else {
 		err = m.put(ctx, o)
 	}
 	if err == nil {
-		m.metrics.topic(ctx, s.Topic, "put", o.Bytes)
+		m.metrics.topics.add(s.Topic, "put", o.Bytes, requests)
 		err = m.verify(ctx, s, o)
 	}
 	if err == nil {

@@ -11,8 +11,8 @@
 //	chancery_objectstore_throttles_total{op}           answers that asked for fewer requests
 //	chancery_objectstore_crc_failures_total{where}     checksums that were wrong: local (before a copy) or index
 //	chancery_objectstore_bytes_total{op}               bytes of bodies, of all attempts
-//	chancery_objectstore_topic_bytes_total{topic,op}   the same for each topic: put or get
-//	chancery_objectstore_topic_requests_total{topic,op}
+//	chancery_objectstore_topic_bytes_total{topic,op}   of each topic: bytes of copies that worked (put) and of reads (get)
+//	chancery_objectstore_topic_requests_total{topic,op} and the requests for them, which a store may charge for
 //	chancery_objectstore_first_byte_seconds{op}        until the store began to answer
 //	chancery_objectstore_request_seconds{op}           until the end of a request
 //	chancery_objectstore_request_limit                 how many requests may be in flight now

@@ -3,6 +3,8 @@ package segmentstore
 import (
 	"context"
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -14,7 +16,8 @@ import (
 // metrics are the instruments of a manager; the package's documentation lists them.
 type metrics struct {
 	requests, retries, throttles, crcFailures metric.Int64Counter
-	bytes, topicBytes, topicRequests          metric.Int64Counter
+	bytes                                     metric.Int64Counter
+	topics                                    topics
 	first, total                              metric.Float64Histogram
 	gauges                                    metric.Registration
 }
@@ -34,8 +37,6 @@ func newMetrics(meter metric.Meter, m *Manager) (*metrics, error) {
 		{&x.throttles, "throttles", "Answers that asked for fewer requests."},
 		{&x.crcFailures, "crc_failures", "Checksums that were wrong."},
 		{&x.bytes, "bytes", "Bytes of the bodies of requests and answers."},
-		{&x.topicBytes, "topic_bytes", "Bytes copied and read, by topic."},
-		{&x.topicRequests, "topic_requests", "Segments copied and ranges read, by topic."},
 	} {
 		var err error
 		*c.counter, err = meter.Int64Counter("chancery_objectstore_"+c.name, metric.WithDescription(c.text))
@@ -57,6 +58,10 @@ func newMetrics(meter metric.Meter, m *Manager) (*metrics, error) {
 	errs = append(errs, err)
 	away, err := meter.Int64ObservableGauge("chancery_objectstore_unavailable", metric.WithDescription("Whether the object store is taken to be away."))
 	errs = append(errs, err)
+	topicBytes, err := meter.Int64ObservableCounter("chancery_objectstore_topic_bytes", metric.WithDescription("Bytes copied and read, by topic."))
+	errs = append(errs, err)
+	topicRequests, err := meter.Int64ObservableCounter("chancery_objectstore_topic_requests", metric.WithDescription("Requests that copied and read, by topic."))
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -67,8 +72,9 @@ func newMetrics(meter metric.Meter, m *Manager) (*metrics, error) {
 			open = 1
 		}
 		o.ObserveInt64(away, open)
+		x.topics.observe(o, topicBytes, topicRequests)
 		return nil
-	}, limit, away)
+	}, limit, away, topicBytes, topicRequests)
 	return x, err
 }
 
@@ -104,8 +110,45 @@ func (x *metrics) moved(ctx context.Context, op string, bytes int64) {
 	x.bytes.Add(ctx, bytes, opOf(op))
 }
 
-func (x *metrics) topic(ctx context.Context, topic, op string, bytes int64) {
-	set := metric.WithAttributeSet(attribute.NewSet(attribute.String("op", op), attribute.String("topic", topic)))
-	x.topicBytes.Add(ctx, bytes, set)
-	x.topicRequests.Add(ctx, 1, set)
+// topics counts by topic and operation.
+type topics struct {
+	mu     sync.Mutex
+	counts map[topicOp]*topicCount
+}
+
+type topicOp struct{ topic, op string }
+
+type topicCount struct{ bytes, requests int64 }
+
+func (t *topics) add(topic, op string, bytes, requests int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.counts[topicOp{topic, op}]
+	if c == nil {
+		if t.counts == nil {
+			t.counts = map[topicOp]*topicCount{}
+		}
+		c = &topicCount{}
+		t.counts[topicOp{topic, op}] = c
+	}
+	c.bytes += bytes
+	c.requests += requests
+}
+
+func (t *topics) observe(to metric.Observer, bytes, requests metric.Int64Observable) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for of, c := range t.counts {
+		set := metric.WithAttributeSet(attribute.NewSet(attribute.String("op", of.op), attribute.String("topic", of.topic)))
+		to.ObserveInt64(bytes, c.bytes, set)
+		to.ObserveInt64(requests, c.requests, set)
+	}
+}
+
+// KeepTopics drops what was counted for topics that are not wanted any more.
+func (m *Manager) KeepTopics(wanted func(topic string) bool) {
+	t := &m.metrics.topics
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.counts, func(of topicOp, _ *topicCount) bool { return !wanted(of.topic) })
 }

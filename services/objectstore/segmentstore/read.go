@@ -146,7 +146,7 @@ func (r *rangeReader) finish(err error) error {
 	err = kinded("get", r.key, err)
 	r.m.metrics.requested(r.ctx, "get", err, time.Since(r.begun))
 	r.m.metrics.moved(r.ctx, "get", r.got)
-	r.m.metrics.topic(r.ctx, r.topic, "get", r.got)
+	r.m.metrics.topics.add(r.topic, "get", r.got, 1)
 	r.m.leave(r.ctx, err)
 	r.cancel(nil)
 	return err

@@ -72,7 +72,7 @@ func (p *Pass) copyAll(ctx context.Context, lag *Lag) error {
 		p.note(lag, p.waitReason(due))
 		if err := p.copySegment(ctx, s); err != nil {
 			p.noteFailure(lag, err)
-			p.Env.Metrics.CopyErrors.Add(1)
+			p.Env.Metrics.Of(p.Topic).CopyErrors.Add(1)
 			return fmt.Errorf("copy segment %d of %s: %w", s.BaseOffset, p.name(), err)
 		}
 		before := p.line.End
@@ -166,8 +166,8 @@ func (p *Pass) copySegment(ctx context.Context, s Local) error {
 	if err := p.update(ctx, segment.ID, remotelog.CopyFinished, custom); err != nil {
 		return err
 	}
-	p.Env.Metrics.CopyBytes.Add(d.GetSizeBytes())
-	p.Env.Metrics.Copies.Add(1)
+	p.Env.Metrics.Of(p.Topic).CopyBytes.Add(d.GetSizeBytes())
+	p.Env.Metrics.Of(p.Topic).Copies.Add(1)
 	p.Env.Logger.Info("segment is remote", "partition", p.name(), "segment", segment.ID, "offsets", fmt.Sprintf("%d-%d", segment.StartOffset, segment.EndOffset),
 		"bytes", d.GetSizeBytes())
 	return nil

@@ -64,11 +64,11 @@ func (p *Pass) deleteNow(ctx context.Context, due []remotestate.Entry) error {
 			list[i] = SegmentMetadata(&due[i])
 		}
 		p.Env.Forget(list...)
-		p.Env.Metrics.Deletes.Add(int64(n))
+		p.Env.Metrics.Of(p.Topic).Deletes.Add(int64(n))
 		errs := p.Env.Store.DeleteLogSegmentData(ctx, list)
 		for i := range n {
 			if errs != nil && errs[i] != nil {
-				p.Env.Metrics.DeleteErrors.Add(1)
+				p.Env.Metrics.Of(p.Topic).DeleteErrors.Add(1)
 				failed = append(failed, fmt.Errorf("delete segment %s of %s: %w", list[i].ID, p.name(), errs[i]))
 				continue
 			}

@@ -178,7 +178,7 @@ func (p *Pass) expire(ctx context.Context, lag *Lag) error {
 		if err := p.update(ctx, e.ID, remotelog.DeleteStarted, nil); err != nil {
 			return err
 		}
-		p.Env.Metrics.Expires.Add(1)
+		p.Env.Metrics.Of(p.Topic).Expired.Add(1)
 		p.Env.Logger.Info("remote segment has expired", "partition", p.name(), "segment", e.ID, "offsets", fmt.Sprintf("%d-%d", e.StartOffset, e.EndOffset))
 	}
 	if len(gone.Segments) == 0 {

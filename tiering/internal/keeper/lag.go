@@ -2,7 +2,9 @@ package keeper
 
 import (
 	"errors"
+	"maps"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"chancery/services/kafka/remotelog"
@@ -79,8 +81,38 @@ func (p *Pass) noteFailure(lag *Lag, err error) {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// Metrics counts what passes do.
+// Metrics counts what passes and reads do, by topic.
 type Metrics struct {
-	Copies, CopyBytes, CopyErrors  atomic.Int64
-	Deletes, DeleteErrors, Expires atomic.Int64
+	mu     sync.Mutex
+	topics map[string]*Counters
+}
+
+// Counters are those of a topic.
+type Counters struct {
+	Copies, CopyBytes, CopyErrors    atomic.Int64
+	Deletes, DeleteErrors, Expired   atomic.Int64
+	Fetches, FetchBytes, FetchErrors atomic.Int64
+}
+
+// Of are the counters of a topic.
+func (m *Metrics) Of(topic string) *Counters {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.topics[topic]
+	if c == nil {
+		if m.topics == nil {
+			m.topics = map[string]*Counters{}
+		}
+		c = &Counters{}
+		m.topics[topic] = c
+	}
+	return c
+}
+
+// Keep drops the counters of topics that are not wanted any more, and gives the others.
+func (m *Metrics) Keep(wanted func(topic string) bool) map[string]*Counters {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.topics, func(topic string, _ *Counters) bool { return !wanted(topic) })
+	return maps.Clone(m.topics)
 }
