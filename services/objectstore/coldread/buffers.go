@@ -2,6 +2,7 @@ package coldread
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/mem"
 
@@ -13,6 +14,8 @@ import (
 // part of it.
 type blockPool struct {
 	free sync.Pool // *[]byte of objectstore.BlockBytes
+	// out counts the blocks whose memory has not come back.
+	out atomic.Int64
 }
 
 var _ mem.BufferPool = (*blockPool)(nil)
@@ -25,11 +28,13 @@ func (p *blockPool) Get(n int) *[]byte {
 		b = &whole
 	}
 	*b = (*b)[:n]
+	p.out.Add(1)
 	return b
 }
 
 // Put takes memory back.
 func (p *blockPool) Put(b *[]byte) {
 	*b = (*b)[:cap(*b)]
+	p.out.Add(-1)
 	p.free.Put(b)
 }
