@@ -100,6 +100,13 @@ func (p *places) leave() {
 	p.admit()
 }
 
+// idlePercent is how many of the places are free.
+func (p *places) idlePercent() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(max(0, 100*(p.most-p.taken)/max(1, p.most)))
+}
+
 // resize changes how many places there are.
 func (p *places) resize(most int) {
 	p.mu.Lock()

@@ -79,6 +79,9 @@ func TestPlaces(t *testing.T) {
 		if err := p.enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		if idle := p.idlePercent(); idle != 0 {
+			t.Fatalf("%d %% of the places are free", idle)
+		}
 		in := make(chan int, 4)
 		for i := range 3 {
 			go func() {

@@ -17,9 +17,9 @@ type metrics struct {
 	registration metric.Registration
 	made         []metric.Observable
 
-	registered, offset, shards, idle, queue metric.Int64ObservableGauge
-	totals                                  []total
-	lags                                    []lagGauge
+	registered, offset, shards, idle, queue, readersIdle metric.Int64ObservableGauge
+	totals                                               []total
+	lags                                                 []lagGauge
 }
 
 // total is a counter of a topic.
@@ -49,6 +49,7 @@ func newMetrics(meter metric.Meter, s *Server) (*metrics, error) {
 	if s.settings.enabled {
 		m.shards = gauge("chancery_tiering_shards", "Shards of this instance by state.")
 		m.idle = gauge("remote_log_manager_tasks_avg_idle_percent", "Share of the places for passes that are free.")
+		m.readersIdle = gauge("remote_log_reader_avg_idle_percent", "Share of the places for reads that are free.")
 		m.queue = gauge("remote_log_reader_task_queue_size", "Reads that wait for a place.")
 		counter := func(name, help string, value func(*keeper.Counters) *atomic.Int64) {
 			c, err := meter.Int64ObservableCounter(name, metric.WithDescription(help))
@@ -96,6 +97,7 @@ func (m *metrics) observe(_ context.Context, to metric.Observer) error {
 	if !s.settings.enabled {
 		return nil
 	}
+	to.ObserveInt64(m.readersIdle, s.settings.limits.readers.idlePercent())
 	to.ObserveInt64(m.queue, s.reads.waiting.Load())
 	serving := int64(len(s.serving()))
 	to.ObserveInt64(m.shards, serving, metric.WithAttributes(attribute.String("state", "serving")))

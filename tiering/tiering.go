@@ -27,6 +27,7 @@
 //	remote_delete_lag_bytes, remote_delete_lag_segments                  segments whose deletion has begun
 //	remote_log_size_bytes, remote_log_metadata_count                     what the remote tier has
 //	remote_log_manager_tasks_avg_idle_percent                            share of the passes' places that are free
+//	remote_log_reader_avg_idle_percent                                   share of the places for reads that are free
 //	remote_log_reader_task_queue_size                                    reads that wait for a place
 package tiering
 
