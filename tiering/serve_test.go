@@ -314,3 +314,125 @@ func (w *world) copy(s *objectstore.SegmentMetadata) {
 type readerAt []byte
 
 func (r readerAt) ReadAt(p []byte, at int64) (int, error) { return copy(p, r[at:]), nil }
+
+// editedStore lists other objects than the store has.
+type editedStore struct {
+	objectstore.InventoryManager
+	edit  func(o *objectstore.Object)
+	extra []objectstore.Object
+	stale int
+}
+
+func (s *editedStore) ListObjects(ctx context.Context, scope objectstore.Scope, visit func(objectstore.Object) error) error {
+	for _, o := range s.extra {
+		if err := visit(o); err != nil {
+			return err
+		}
+	}
+	return s.InventoryManager.ListObjects(ctx, scope, func(o objectstore.Object) error {
+		s.edit(&o)
+		return visit(o)
+	})
+}
+
+func (s *editedStore) AbortStaleUploads(context.Context, time.Time, bool) (int, error) {
+	return s.stale, nil
+}
+
+// TestCheckOfOddObjects: what is no segment is shown and never deleted, what is shorter than its segment is shown, and the objects of
+// shards of others are nobody's business here.
+func TestCheckOfOddObjects(t *testing.T) {
+	copied(t, func(w *world) {
+		<-time.After(2 * time.Minute)
+		store := &editedStore{InventoryManager: w.s.store.(objectstore.InventoryManager), stale: 3, edit: func(*objectstore.Object) {}}
+		w.s.store = store
+		report, err := w.s.Check(w.t.Context(), CheckOptions{})
+		if err != nil || report.StaleUploads != 3 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		store.extra = []objectstore.Object{{Key: "readme", SizeBytes: 5}}
+		if got, want := w.differences(CheckOptions{Repair: true, OlderThan: ever}), "6 objects, 6 segments, map[foreign:1], 0 repaired"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		store.extra = nil
+		for more, want := range map[int]string{1: "6 objects, 6 segments, map[], 0 repaired", 0: "6 objects, 6 segments, map[short:6], 0 repaired"} {
+			store.edit = func(o *objectstore.Object) { o.SizeBytes = int64(len(w.node.data(o.Segment.BaseOffset)) + more) }
+			if got := w.differences(CheckOptions{Repair: true, OlderThan: ever}); got != want {
+				t.Errorf("objects of %d bytes more than their logs: %s, want %s", more, got, want)
+			}
+		}
+		w.push(&metarecord.ShardRecord{Kind: int8(metadata.RemoteLogShard), Shard: 0, Owner: 2, Epoch: 6})
+		report, err = w.s.Check(w.t.Context(), CheckOptions{Repair: true, ForgetMissing: true, OlderThan: ever})
+		if err != nil || report.Shards != 1 || report.Objects != report.Segments || report.Objects == 0 || report.Objects == 6 || w.objects() != 6 {
+			t.Errorf("with one shard: %+v, %v", report, err)
+		}
+		for _, d := range report.Differences {
+			if d.Kind != "short" {
+				t.Errorf("with one shard: %+v", d)
+			}
+		}
+	})
+}
+
+// TestOrphansAreLookedAtTwice: an object is deleted only when the metadata of now does not know it, and the store of now has it.
+func TestOrphansAreLookedAtTwice(t *testing.T) {
+	copied(t, func(w *world) {
+		inventory := w.s.store.(objectstore.Inventory)
+		known := &w.view(tiered).Segments[0]
+		key, err := inventory.ObjectKey(keeper.SegmentMetadata(known))
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := keeper.SegmentMetadata(known)
+		gone.ID = uuid.UUID{9}
+		for name, o := range map[string]objectstore.Object{
+			"a copy that was announced since": {Key: key, Segment: keeper.SegmentMetadata(known)},
+			"an object that is gone by now":   {Key: "no such key", Segment: gone},
+		} {
+			c := &check{server: w.s, inventory: inventory, options: CheckOptions{Repair: true, OlderThan: ever}, began: time.Now(), shards: w.s.serving()}
+			c.orphan(w.t.Context(), o.Key, found{Object: o})
+			if len(c.report.Differences) != 0 || len(c.report.Errors) != 0 || w.objects() != 6 {
+				t.Errorf("%s: %+v", name, c.report)
+			}
+		}
+	})
+}
+
+// TestCheckWithoutAStore says so.
+func TestCheckWithoutAStore(t *testing.T) {
+	for _, s := range []*Server{{}, {settings: settings{enabled: true}}} {
+		if _, err := s.Check(t.Context(), CheckOptions{}); err == nil {
+			t.Error("a store that is not there was compared")
+		}
+	}
+}
+
+// TestWakes: a topic that comes or goes, or whose configs change, is looked at without waiting for the next tick.
+func TestWakes(t *testing.T) {
+	run(t, func(w *world) {
+		woken := func() bool {
+			select {
+			case <-w.s.kick:
+				return true
+			default:
+				return false
+			}
+		}
+		led := &metarecord.PartitionRecord{TopicID: tieredID, Replicas: []int32{9}, ISR: []int32{9}, Leader: 9}
+		woken()
+		for _, x := range []struct {
+			what string
+			do   func()
+			want bool
+		}{
+			{"nothing new", func() { w.push(led) }, false},
+			{"a config", func() { w.configure("retention.ms", "5") }, true},
+			{"a new topic", func() { w.topic("other", uuid.UUID{8}, 1) }, true},
+			{"a topic that goes", func() { w.push(&metarecord.RemoveTopicRecord{TopicID: uuid.UUID{8}}) }, true},
+		} {
+			if x.do(); woken() != x.want {
+				t.Errorf("%s: woken %v, want %v", x.what, !x.want, x.want)
+			}
+		}
+	})
+}
