@@ -191,12 +191,17 @@ func (s *Server) forgetTasks(jobs []job) {
 	for _, j := range jobs {
 		ours[j.partition] = true
 	}
+	forgotten := false
 	for p, t := range s.tasks {
 		if !ours[p] && !t.running {
 			delete(s.tasks, p)
+			forgotten = true
 		}
 	}
 	s.reads.keep(ours)
+	if forgotten {
+		s.env.Metrics.Keep(s.wantedTopics())
+	}
 }
 
 // topicConfig is what is in force for a topic.

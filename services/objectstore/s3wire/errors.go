@@ -178,7 +178,7 @@ func hintFor(code, message string, err error) string {
 		return "the store speaks TLS: want https:// in rsm.config.endpoint"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &name):
 		return "check rsm.config.endpoint, and whether the store runs"
-	case errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return "a store that speaks TLS wants https:// in rsm.config.endpoint"
 	}
 	return ""

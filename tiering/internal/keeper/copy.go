@@ -161,7 +161,7 @@ func (p *Pass) copySegment(ctx context.Context, s Local) error {
 		err = fmt.Errorf("the store wants %d bytes of custom metadata kept, remote.log.metadata.custom.metadata.max.bytes allows %d", len(custom), p.Env.MaxCustom)
 	}
 	if err != nil {
-		return errors.Join(err, p.giveUp(ctx, segment))
+		return givenUp(err, p.giveUp(ctx, segment))
 	}
 	if err := p.update(ctx, segment.ID, remotelog.CopyFinished, custom); err != nil {
 		return err
@@ -209,6 +209,14 @@ func (p *Pass) store(ctx context.Context, s *remotelog.Segment, d *storagev1.Des
 		return nil, asLeaders(refused)
 	}
 	return custom, err
+}
+
+// givenUp is the error of a failed copy. That what it may have left could not be deleted, for the same reason, is no news.
+func givenUp(failed, left error) error {
+	if kind := objectstore.KindName(left); kind != "none" && kind != "other" && kind == objectstore.KindName(failed) {
+		return failed
+	}
+	return errors.Join(failed, left)
 }
 
 // giveUp takes an announcement back, and what may be in the store.
