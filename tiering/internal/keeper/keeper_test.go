@@ -498,20 +498,34 @@ func TestCandidates(t *testing.T) {
 		lagMs, lagBytes int64
 		first, n        int
 	}{
-		"all closed ones":           {0, 100, 0, -1, 0, 4},
-		"below the last stable":     {0, 39, 0, -1, 0, 3},
-		"not those that are remote": {20, 100, 0, -1, 2, 2},
-		"one that is partly remote": {15, 100, 0, -1, 1, 3},
-		"young ones wait":           {0, 100, 3000, -1, 0, 2},
-		"a little behind waits":     {0, 100, -1, 250, 0, 2},
-		"either is enough":          {0, 100, 3000, 150, 0, 3},
-		"zero bytes waits for none": {0, 100, 1 << 40, 0, 0, 4},
-		"neither reached":           {0, 100, 1 << 40, 1 << 40, 0, 0},
+		"all closed ones":                  {0, 100, 0, -1, 0, 4},
+		"below the last stable":            {0, 39, 0, -1, 0, 3},
+		"not those that are remote":        {20, 100, 0, -1, 2, 2},
+		"one that is partly remote":        {15, 100, 0, -1, 1, 3},
+		"young ones wait":                  {0, 100, 3000, -1, 0, 2},
+		"a little behind waits":            {0, 100, -1, 250, 0, 2},
+		"either is enough":                 {0, 100, 3000, 150, 0, 3},
+		"zero bytes waits for none":        {0, 100, 1 << 40, 0, 0, 4},
+		"neither reached":                  {0, 100, 1 << 40, 1 << 40, 0, 0},
+		"up to the last stable":            {0, 40, 0, -1, 0, 4},
+		"just far enough behind":           {0, 100, -1, 200, 0, 3},
+		"what is remote is behind nothing": {10, 100, -1, 300, 1, 1},
+		"no time lets none go":             {0, 100, 0, 1 << 40, 0, 4},
 	} {
 		config := &configdef.Topic{RetentionMs: -1, RetentionBytes: -1, LocalRetentionMs: -2, LocalRetentionBytes: -2, RemoteCopyLagMs: tt.lagMs, RemoteCopyLagBytes: tt.lagBytes}
 		got := Candidates(segments, tt.from, tt.stable, config, 4000)
 		if len(got) != tt.n || tt.n > 0 && got[0] != segments[tt.first] {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestRecordsFromTheFuture do not hold their segment back for as long as it takes until then.
+func TestRecordsFromTheFuture(t *testing.T) {
+	segments := []Local{{EndOffset: 10, SizeBytes: 100, MaxTimestampMs: 9000}, {BaseOffset: 10, EndOffset: 20, MaxTimestampMs: 9000}}
+	for now, n := range map[int64]int{8999: 1, 9000: 0, 9001: 0, 9999: 0, 10_000: 1} {
+		if got := Candidates(segments, 0, 100, &configdef.Topic{RemoteCopyLagMs: 1000, RemoteCopyLagBytes: 1 << 40}, now); len(got) != n {
+			t.Errorf("at %d: %v", now, got)
 		}
 	}
 }
