@@ -149,6 +149,69 @@ func TestReplicaMovesToAnotherDirectory(t *testing.T) {
 	})
 }
 
+// TestTieredReplicaMovesToAnotherDirectory keeps what is remote where it was: the log begins there, the local part does not.
+func TestTieredReplicaMovesToAnotherDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 0, nil)
+		n, dirs := twoDirs(t, c, nil)
+		topic := tieredTopic(c, 1)
+		for i := range 8 {
+			if r := produce(n, appendRequest(topic, storage.AcksAll, batch(fmt.Sprint(i)))); r.Error != errcode.None {
+				t.Fatalf("%+v", r)
+			}
+		}
+		pass(5 * time.Second)
+		tell := func(remoteEnd, logStart int64) {
+			t.Helper()
+			r := updateTier(t, n, topic, func(q *storagev1.UpdateTierPartition) { q.RemoteEndOffset, q.LogStartOffset = remoteEnd, logStart })
+			if r.GetErrorCode() != 0 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		tell(6, 2)
+		positions := func() string {
+			var out []int64
+			for _, at := range []int64{-1, -2, -4, -5, -6} {
+				out = append(out, offsetOf(t, n, topic, at))
+			}
+			return fmt.Sprint(out, describeTier(t, n, topic).GetEpochs())
+		}
+		before := positions()
+		if !strings.HasPrefix(before, "[8 2 6 5 6]") {
+			t.Fatal(before)
+		}
+		moveTo := func() {
+			t.Helper()
+			from, to := where(t, n, "tiered", dirs)
+			if code := move(t, n, "tiered", to); code != errcode.None {
+				t.Fatal(code)
+			}
+			eventually(t, "the replica has moved", func() bool {
+				in := described(t, n, "tiered")
+				return in[to] == "present" && in[from] == ""
+			})
+		}
+		moveTo()
+		if got := positions(); got != before {
+			t.Fatalf("%s, but before the move %s", got, before)
+		}
+		if r := fetch(t, n, fetchRequest(topic, 4)); r.Error != errcode.None || !r.Tiered || r.LocalLogStart != 6 {
+			t.Fatalf("%+v", r)
+		}
+		for at := int64(6); at < 8; at++ { // each in a segment of its own
+			if got := values(t, fetch(t, n, fetchRequest(topic, at))); !slices.Equal(got, []string{fmt.Sprint(at)}) {
+				t.Fatal(got)
+			}
+		}
+		// It goes on being tiered there, and so after another move.
+		tell(7, 3)
+		moveTo()
+		if got := fmt.Sprint(offsetOf(t, n, topic, -2), offsetOf(t, n, topic, -4), offsetOf(t, n, topic, -5)); got != "3 7 6" {
+			t.Fatal(got)
+		}
+	})
+}
+
 func TestMoveEndsWhenTheReplicaIsSentBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 0, nil)
