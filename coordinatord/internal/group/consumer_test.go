@@ -406,7 +406,13 @@ func TestLeavingEndsTimeouts(t *testing.T) {
 	a.beat() // is asked to give up a partition, and has a minute for it
 	w.After(30 * time.Second)
 	b.beat()
+	waited := len(w.m.alarms.heap)
 	w.code("leave", int16(a.leave(-1)), errcode.None)
+	// Its session, and the time that it had to give up the partition, are not waited for any more: members that come and go would
+	// leave ever more behind.
+	if g, n := w.consumers("g"), waited-len(w.m.alarms.heap); g.alarms["a"] != nil || n != 2 {
+		t.Fatalf("%d of %d time-outs have ended with a member that left, want 2", n, waited)
+	}
 	b.beat()
 	for range 4 {
 		a.beat()
