@@ -244,25 +244,29 @@ func (s *Store) Delete(ctx context.Context, keys []string) []error {
 		}
 		errs[i] = err
 	}
-	deleted := 0
+	// A key that the answer does not name may be there still, as when something between answers in the store's place.
+	answered := make([]bool, len(keys))
 	for result := range s.core.RemoveObjectsWithResult(ctx, s.settings.Bucket, objects, minio.RemoveObjectsOptions{}) {
 		i, known := place[result.ObjectName]
 		err := s.failed("delete", result.ObjectName, result.Err)
+		if known {
+			answered[i] = true
+		}
 		switch {
 		case err == nil:
-			deleted++
 		case errors.Is(err, objectstore.ErrNotFound) && known:
 		case known:
 			fail(i, err)
 		default: // The whole request failed.
 			for i := range keys {
 				fail(i, err)
+				answered[i] = true
 			}
 		}
 	}
-	if err := ctx.Err(); err != nil && deleted < len(keys) {
-		for i := range keys {
-			fail(i, s.failed("delete", keys[i], err))
+	for i, key := range keys {
+		if !answered[i] {
+			fail(i, s3wire.Unanswered(key, ctx.Err()))
 		}
 	}
 	return errs

@@ -45,12 +45,12 @@ func FuzzStoreAnswers(f *testing.F) {
 		}
 		answer.status, answer.body = status, body
 		for _, name := range []string{"s3", "minio"} {
-			answered(t, name, server.URL)
+			answered(t, name, server.URL, body)
 		}
 	})
 }
 
-func answered(t *testing.T, name, endpoint string) {
+func answered(t *testing.T, name, endpoint string, body []byte) {
 	config, err := registry.Parse(map[string]string{
 		"bucket": "bucket", "endpoint": endpoint, "region": "us-east-1", "access.key": "a", "secret.key": "b", "request.attempts": "1",
 	}, "", "cluster")
@@ -91,8 +91,12 @@ func answered(t *testing.T, name, endpoint string) {
 	if err == nil && !bytes.Equal(x.Offset, d.Indexes.Offset) {
 		t.Fatalf("%s: other indexes without an error", name)
 	}
-	for _, err := range m.DeleteLogSegmentData(ctx, []*objectstore.SegmentMetadata{s}) {
+	errs := m.DeleteLogSegmentData(ctx, []*objectstore.SegmentMetadata{s})
+	for _, err := range errs {
 		kind("delete", err)
+	}
+	if key, err := m.ObjectKey(s); errs == nil && (err != nil || !bytes.Contains(body, []byte(key))) {
+		t.Fatalf("%s: %s counts as deleted, for an answer that does not say so (%v)", name, key, err)
 	}
 	pages := 0
 	kind("list", m.ListObjects(ctx, objectstore.Scope{}, func(objectstore.Object) error {

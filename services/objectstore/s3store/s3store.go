@@ -271,7 +271,7 @@ func (s *Store) Delete(ctx context.Context, keys []string) []error {
 		ids[i] = types.ObjectIdentifier{Key: &keys[i]}
 	}
 	out, err := s.client.DeleteObjects(ctx, &s3.DeleteObjectsInput{
-		Bucket: &s.settings.Bucket, Delete: &types.Delete{Objects: ids, Quiet: aws.Bool(true)},
+		Bucket: &s.settings.Bucket, Delete: &types.Delete{Objects: ids},
 	})
 	var errs []error
 	fail := func(i int, err error) {
@@ -287,15 +287,20 @@ func (s *Store) Delete(ctx context.Context, keys []string) []error {
 		}
 		return errs
 	}
-	for _, e := range out.Errors {
-		code := aws.ToString(e.Code)
-		if code == "NoSuchKey" {
-			continue
-		}
-		for i, key := range keys {
-			if key == aws.ToString(e.Key) {
-				fail(i, s.settings.Failed("delete", key, http.StatusInternalServerError, code, aws.ToString(e.Message), nil))
-			}
+	// A key that the answer does not name may be there still, as when something between answers in the store's place.
+	answers := make(map[string]*types.Error, len(keys))
+	for i := range out.Deleted {
+		answers[aws.ToString(out.Deleted[i].Key)] = nil
+	}
+	for i := range out.Errors {
+		answers[aws.ToString(out.Errors[i].Key)] = &out.Errors[i]
+	}
+	for i, key := range keys {
+		switch e, answered := answers[key]; {
+		case !answered:
+			fail(i, s3wire.Unanswered(key, nil))
+		case e != nil && aws.ToString(e.Code) != "NoSuchKey":
+			fail(i, s.settings.Failed("delete", key, http.StatusInternalServerError, aws.ToString(e.Code), aws.ToString(e.Message), nil))
 		}
 	}
 	return errs

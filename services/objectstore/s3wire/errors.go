@@ -184,6 +184,14 @@ func hintFor(code, message string, err error) string {
 	return ""
 }
 
+// Unanswered is the error of a key that an answer about several keys does not name; cause may be nil.
+func Unanswered(key string, cause error) error {
+	if cause == nil {
+		cause = blob.ErrUnanswered
+	}
+	return &objectstore.Error{Kind: objectstore.ErrTransient, Op: "delete", Key: key, Err: cause}
+}
+
 // Checksum is a CRC-32C as S3 writes it.
 func Checksum(crc uint32) string {
 	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc))

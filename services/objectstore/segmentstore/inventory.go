@@ -2,6 +2,7 @@ package segmentstore
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"chancery/services/objectstore"
@@ -60,10 +61,19 @@ func (m *Manager) deleteSome(ctx context.Context, keys []string, errs []error) (
 			some[i] = keys[k]
 		}
 		var each []error
+		var unsure []int
 		err := m.do(ctx, "delete", some[0], 0, func(ctx context.Context) error {
-			each = m.store.Delete(ctx, some)
+			each, unsure = m.store.Delete(ctx, some), nil
+			for i, err := range each {
+				if errors.Is(err, blob.ErrUnanswered) {
+					each[i], unsure = nil, append(unsure, i)
+				}
+			}
 			return allOf(each)
 		})
+		for _, i := range unsure {
+			each[i] = m.isDeleted(ctx, some[i])
+		}
 		if err != nil {
 			for _, k := range left {
 				errs[k] = err
@@ -93,6 +103,18 @@ func (m *Manager) deleteSome(ctx context.Context, keys []string, errs []error) (
 		return fail(err)
 	}
 	return failed
+}
+
+// isDeleted asks for an object that the answer to its deletion has not named: something between may have answered in the store's
+// place. It returns nil when it is gone.
+func (m *Manager) isDeleted(ctx context.Context, key string) error {
+	switch _, err := m.head(ctx, key); {
+	case errors.Is(err, objectstore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	return &objectstore.Error{Kind: objectstore.ErrTransient, Op: "delete", Key: key, Err: blob.ErrUnanswered}
 }
 
 // allOf is the error of a request for many keys: the error that all of them have, or nil when some were deleted.
@@ -147,6 +169,9 @@ func (m *Manager) ListObjects(ctx context.Context, scope objectstore.Scope, visi
 			if err := visit(o); err != nil {
 				return err
 			}
+		}
+		if page.Next != "" && page.Next == token {
+			return &objectstore.Error{Kind: objectstore.ErrTransient, Op: "list", Key: prefix, Err: errors.New("the store gives the same page again and again")}
 		}
 		if token = page.Next; token == "" {
 			return nil

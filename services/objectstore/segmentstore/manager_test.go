@@ -330,6 +330,55 @@ func TestAdaptiveConcurrency(t *testing.T) {
 	})
 }
 
+// quiet is a store whose answers about deletions name no key.
+type quiet struct {
+	*fakeStore
+	keeps bool
+}
+
+func (s quiet) Delete(ctx context.Context, keys []string) []error {
+	if !s.keeps {
+		s.fakeStore.Delete(ctx, keys)
+	}
+	errs := make([]error, len(keys))
+	for i := range errs {
+		errs[i] = refused(objectstore.ErrTransient, "delete", blob.ErrUnanswered)
+	}
+	return errs
+}
+
+// A deletion whose answer does not name the object counts when the object is gone.
+func TestUnansweredDeletion(t *testing.T) {
+	for _, keeps := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := manager(t, quiet{newFakeStore(), keeps}, nil)
+			s, d, _ := contract.Segment(uuid.Random(), 0, 1000)
+			contract.Copy(t, m, s, d)
+			if errs := m.DeleteLogSegmentData(t.Context(), []*objectstore.SegmentMetadata{s}); (errs != nil) != keeps {
+				t.Errorf("%v, and the object stays: %t", errs, keeps)
+			}
+		})
+	}
+}
+
+// samePage is a store that says of each page that there is another, which is the same.
+type samePage struct{ *fakeStore }
+
+func (s samePage) List(ctx context.Context, prefix, _ string) (blob.Page, error) {
+	page, err := s.fakeStore.List(ctx, prefix, "")
+	page.Next = "more"
+	return page, err
+}
+
+// A listing that never ends is an error.
+func TestListOfOnePage(t *testing.T) {
+	m := manager(t, samePage{newFakeStore()}, nil)
+	err := m.ListObjects(t.Context(), objectstore.Scope{}, func(objectstore.Object) error { return nil })
+	if !errors.Is(err, objectstore.ErrTransient) {
+		t.Fatal(err)
+	}
+}
+
 // A deletion of many segments takes few requests, and says which failed.
 func TestDeleteMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
