@@ -1,12 +1,17 @@
 package tiering
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	"chancery/services/kafka/metarecord"
+	"chancery/services/kafka/uuid"
 	"chancery/services/metadata"
 	"chancery/services/objectstore/quota"
 )
@@ -126,4 +131,31 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(p.taken, p.waiting)
 		}
 	})
+}
+
+// TestTieredTopicWithoutAStore wants one complaint where tiered storage was switched off and tiered topics are left.
+func TestTieredTopicWithoutAStore(t *testing.T) {
+	var log bytes.Buffer
+	s := &Server{settings: newSettings(Config{}), deps: Deps{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	image := metadata.Empty("cluster")
+	for i, enable := range []string{"false", "true", "true"} {
+		delta := metadata.NewDelta(image)
+		name := fmt.Sprint("topic-", i)
+		for _, r := range []metarecord.Record{
+			&metarecord.TopicRecord{Name: name, TopicID: uuid.UUID{byte(i + 1)}},
+			&metarecord.ConfigRecord{ResourceType: int8(metadata.ResourceTopic), ResourceName: name, Name: "remote.storage.enable", Value: &enable},
+		} {
+			if err := delta.Apply(int64(i+1), 1, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		image = delta.Image()
+		s.missStore(t.Context(), delta, image)
+		if got, want := strings.Count(log.String(), "level=ERROR"), min(i, 1); got != want {
+			t.Fatalf("after %d topics %d complaints, want %d: %s", i+1, got, want, log.String())
+		}
+	}
+	if !strings.Contains(log.String(), "topic=topic-1") {
+		t.Error(log.String())
+	}
 }

@@ -68,6 +68,23 @@ func (s *Server) publish(ctx context.Context, delta *metadata.Delta, image *meta
 	s.noteChanges(delta)
 }
 
+// missStore complains, once, where tiered storage is off although topics are tiered: an operator has to know why what is remote
+// cannot be read.
+func (s *Server) missStore(_ context.Context, delta *metadata.Delta, image *metadata.Image) {
+	if s.missed.Load() {
+		return
+	}
+	for resource := range delta.Configs() {
+		name := resource.Name
+		if resource.Type == metadata.ResourceTopic && image.TopicByName(name) != nil && s.topicConfig(image, name).RemoteStorageEnable {
+			s.missed.Store(true)
+			s.deps.Logger.Error("a topic has remote.storage.enable=true, but remote.log.storage.system.enable is not set: what is remote cannot be read, "+
+				"and nothing is copied or deleted; set it, or delete all such topics first", "topic", name)
+			return
+		}
+	}
+}
+
 // newShard makes a shard with its log.
 func (s *Server) newShard(spec shards.Spec) *shard {
 	name := fmt.Sprintf("%s-%d", internaltopic.RemoteLogMetadata, spec.Number)

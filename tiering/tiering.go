@@ -84,6 +84,9 @@ type Server struct {
 	// running counts the passes under way.
 	running int
 
+	// missed says that somebody was told about tiered topics without a store.
+	missed atomic.Bool
+
 	// kick wakes the loop that starts passes.
 	kick   chan struct{}
 	cancel context.CancelFunc
@@ -169,6 +172,8 @@ func (s *Server) Start(ctx context.Context) error {
 		s.loops.Go(func() { s.schedule(loopCtx) })
 		s.loops.Go(func() { s.sweep(loopCtx) })
 		s.loops.Go(func() { s.probe(loopCtx) })
+	} else {
+		s.deps.Metadata.Subscribe(metadata.PublisherFunc(s.missStore))
 	}
 	if err := s.member.Start(ctx); err != nil {
 		cancel()
