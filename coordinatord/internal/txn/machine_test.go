@@ -261,6 +261,37 @@ func TestIDsExpire(t *testing.T) {
 	}
 }
 
+// TestStatesThatExpire: an id is forgotten in each state in which its transaction is over, after all of its time, and in no other; nor
+// while a command waits for it.
+func TestStatesThatExpire(t *testing.T) {
+	for state, expires := range map[State]bool{
+		Empty: true, CompleteCommit: true, CompleteAbort: true, Ongoing: false, PrepareCommit: false, PrepareAbort: false,
+	} {
+		for _, waits := range []bool{false, true} {
+			w := newWorld(t)
+			p := w.begin()
+			began := w.Now
+			tx := Transaction{ProducerID: p.ID, Epoch: p.Epoch, State: state, TimeoutMs: noTimeout, StartMs: began.UnixMilli(), UpdatedMs: began.UnixMilli()}
+			if !expires {
+				tx.Partitions = map[Partition]struct{}{{"t", 0}: {}}
+			}
+			w.put(tx)
+			if waits {
+				w.m.parked["tx"] = []parked{{1, &Add{ID: "tx"}, began.Add(1000 * time.Hour)}}
+			}
+			expire := func(at time.Time) {
+				var out Effects
+				w.m.expire(at, &out)
+				if gone := len(out.Records()) > 0; gone != (expires && !waits && !at.Before(began.Add(24*time.Hour))) {
+					t.Errorf("%v, a command waits %v: forgotten after %s: %v", state, waits, at.Sub(began), gone)
+				}
+			}
+			expire(began.Add(24*time.Hour - time.Millisecond))
+			expire(began.Add(24 * time.Hour))
+		}
+	}
+}
+
 func TestList(t *testing.T) {
 	w := newWorld(t)
 	for i, id := range []string{"a", "ab", "b"} {
