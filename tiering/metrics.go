@@ -104,6 +104,11 @@ func (m *metrics) observe(_ context.Context, to metric.Observer) error {
 	to.ObserveInt64(m.shards, max(0, int64(len(s.shards.All()))-serving), metric.WithAttributes(attribute.String("state", "loading")))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for topic, counters := range s.env.Metrics.Keep(s.wantedTopics()) {
+		for _, t := range m.totals {
+			to.ObserveInt64(t.instrument, t.value(counters).Load(), metric.WithAttributes(attribute.String("topic", topic)))
+		}
+	}
 	passes := s.settings.limits.passes.Load()
 	to.ObserveInt64(m.idle, max(0, 100*(passes-int64(s.running))/passes))
 	for p, t := range s.tasks {

@@ -1,11 +1,15 @@
 package tiering
 
 import (
+	"net/http/httptest"
+	"strings"
 	"testing"
 
+	"chancery/services/kafka/errcode"
 	"chancery/services/kafka/remotelog"
 	"chancery/services/metadata"
 	"chancery/services/objectstore"
+	"chancery/services/telemetry"
 	"chancery/tiering/internal/keeper"
 )
 
@@ -39,4 +43,34 @@ func TestSeriesEndWithTheirTopic(t *testing.T) {
 	if got := m.Keep(s.wantedTopics()); len(got) != 0 || len(store.topics) != 0 {
 		t.Fatal(got, store.topics)
 	}
+}
+
+// TestMetricsOfWork: what was copied and read is in the metrics, by topic.
+func TestMetricsOfWork(t *testing.T) {
+	copied(t, func(w *world) {
+		all, err := telemetry.NewMetrics()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := newMetrics(all.Meter("tiering"), w.s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.expectRead("the first", 0, errcode.None, at(0))
+		w.round()
+		answer := httptest.NewRecorder()
+		all.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+		topic := w.s.image.Load().Topic(tieredID).Name
+		for _, want := range []string{
+			`remote_copy_requests_total{topic="` + topic + `"} 6`, `remote_fetch_requests_total{topic="` + topic + `"} 1`, `remote_copy_errors_total{topic="` + topic + `"} 0`,
+			`remote_log_metadata_count{partition="0",topic="` + topic + `"} 2`, `remote_log_reader_avg_idle_percent 100`,
+		} {
+			if !strings.Contains(answer.Body.String(), want) {
+				t.Errorf("no %s in\n%s", want, answer.Body.String())
+			}
+		}
+		if err := m.close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
