@@ -397,6 +397,44 @@ func TestEmptiedGroupAssignsAtOnce(t *testing.T) {
 	w.modern("g", "b", "t").beat().has(4, "t[0 1]")
 }
 
+// TestStaticMemberComesBackToAFullGroup: it takes the place that it had. As in Apache Kafka that is so in consumer groups; in classic ones
+// who comes back without its member id is one too many.
+func TestStaticMemberComesBackToAFullGroup(t *testing.T) {
+	instance := "i"
+	w := newWorld(t)
+	w.m.config.Consumer.MaxSize = 2
+	w.topics(map[string]int{"t": 2})
+	a, b := w.modern("g", "a", "t"), w.modern("g", "b", "t")
+	a.instance = &instance
+	a.beat()
+	b.beat()
+	settle(a, b)
+	w.code("one too many", int16(w.modern("g", "c", "t").try()), errcode.GroupMaxSizeReached)
+	w.code("leave for a while", int16(a.leave(-2)), errcode.None)
+	w.code("one too many meanwhile", int16(w.modern("g", "c", "t").try()), errcode.GroupMaxSizeReached)
+	other := "other"
+	stranger := w.modern("g", "s", "t")
+	stranger.instance = &other
+	w.code("another static one", int16(stranger.try()), errcode.GroupMaxSizeReached)
+	again := w.modern("g", "d", "t")
+	again.instance = &instance
+	w.code("it comes back", int16(again.try()), errcode.None)
+	if d := w.describeConsumers("g"); len(d.Members) != 2 {
+		t.Fatalf("%+v", d.Members)
+	}
+
+	w = newWorld(t)
+	w.m.config.MaxSize = 1
+	one := w.client("g").static(instance)
+	one.sendJoin()
+	w.After(3 * time.Second)
+	one.joined()
+	one.sendSync(map[string]string{one.id: "x"})
+	one.synced("x")
+	r := reply[*kmsg.JoinGroupResponse](w, w.client("g").static(instance).sendJoin())
+	w.code("a classic one comes back", r.ErrorCode, errcode.GroupMaxSizeReached)
+}
+
 // TestLeavingEndsTimeouts: what a member should have done before it left says nothing when it has come back.
 func TestLeavingEndsTimeouts(t *testing.T) {
 	w := newWorld(t)

@@ -164,6 +164,39 @@ func TestConversionsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestDowngradesThatAreRefused: a group stays a consumer group when its last member of that protocol leaves, where a classic one is not
+// wanted or would be too large; the classic members go on.
+func TestDowngradesThatAreRefused(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  func(w *world)
+		classic bool
+	}{
+		"downgrades are off": {func(w *world) { w.m.config.Consumer.Downgrade = false }, false},
+		"too many members":   {func(w *world) { w.m.config.MaxSize = 0 }, false},
+		"just few enough":    {func(w *world) { w.m.config.MaxSize = 1 }, true},
+		"nothing is against": {func(*world) {}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.topics(map[string]int{"t": 2})
+			w.client("g").alone(w.assigned(0, 1))
+			a := w.modern("g", "a", "t").beat()
+			tt.change(w)
+			w.code("leave", int16(a.leave(-1)), errcode.None)
+			if got := classicOf(w.m, "g") != nil; got != tt.classic {
+				t.Fatalf("the group is a classic one: %v", got)
+			}
+			if g, ok := w.m.find("g").(*consumerGroup); !tt.classic && (!ok || len(g.Members) != 1 || g.Counts.Classic != 1) {
+				t.Fatalf("%T with %+v", w.m.find("g"), g)
+			}
+			w.reload()
+			if got := classicOf(w.m, "g") != nil; got != tt.classic {
+				t.Fatalf("after a reload the group is a classic one: %v", got)
+			}
+		})
+	}
+}
+
 // TestRefusedConversionAsksWhoWaitsToComeAgain: as in Apache Kafka, and they can.
 func TestRefusedConversionAsksWhoWaitsToComeAgain(t *testing.T) {
 	w := newWorld(t)
