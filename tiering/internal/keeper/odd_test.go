@@ -66,8 +66,9 @@ func TestOddLeaders(t *testing.T) {
 	} {
 		w := newWorld(t)
 		w.leader.grow(25)
-		if err := w.runWith(t.Context(), &oddLeader{fakeLeader: w.leader, segment: segment}); !errors.Is(err, ErrLeader) || len(w.written) != 0 {
-			t.Errorf("%s: %v, written was %v", name, err, w.written)
+		odd := &oddLeader{fakeLeader: w.leader, segment: segment}
+		if err := w.runWith(t.Context(), odd); !errors.Is(err, ErrLeader) || len(w.written) != 0 || len(odd.updates) != 0 {
+			t.Errorf("%s: %v, written was %v, told was %v", name, err, w.written, odd.updates)
 		}
 	}
 	for name, tier := range map[string]func(*storagev1.DescribeTierResponse){
@@ -109,12 +110,15 @@ func TestSegmentWithoutRecords(t *testing.T) {
 func TestSizesCountOnce(t *testing.T) {
 	w := newWorld(t)
 	w.leader.grow(47)
-	w.mustRun()
 	all := int64(0)
 	for base := int64(0); base < 47; base += 10 {
 		all += int64(len(w.leader.bytesOf(base)))
 	}
 	first := int64(len(w.leader.bytesOf(0)))
+	w.config.RetentionBytes = all // also in the pass that copies them
+	if w.mustRun(); w.leader.start != 0 || w.leader.remoteEnd != 40 {
+		t.Fatalf("the log begins at %d, %d is remote", w.leader.start, w.leader.remoteEnd)
+	}
 	for _, x := range []struct{ keep, start int64 }{{all, 0}, {all - first + 1, 0}, {all - first, 10}} {
 		w.config.RetentionBytes = x.keep
 		if w.mustRun(); w.leader.start != x.start {
@@ -228,6 +232,47 @@ func TestFailedCopies(t *testing.T) {
 	w.env.Store = &oddStore{RemoteStorageManager: w.env.Store, copied: func() error { cancel(); return broken }}
 	if err := w.runWith(ctx, w.leader); err == nil || !slices.Equal(w.written, []string{"COPY_SEGMENT_STARTED 0-9"}) {
 		t.Errorf("%v, written was %v", err, w.written)
+	}
+}
+
+// fencing refuses the bytes of segments.
+type fencing struct{ *oddLeader }
+
+func (fencing) ReadSegment(context.Context, *storagev1.ReadSegmentRequest) (*storagev1.ReadSegmentResponse, error) {
+	return nil, errcode.FencedLeaderEpoch.Err()
+}
+
+// TestLeaderChangesWhileItIsCopied: the announcement is taken back, and the pass looks for the new leader.
+func TestLeaderChangesWhileItIsCopied(t *testing.T) {
+	w := newWorld(t)
+	w.leader.grow(25)
+	odd := &oddLeader{fakeLeader: w.leader}
+	if err := w.runWith(t.Context(), fencing{odd}); !errors.Is(err, ErrLeader) || len(odd.updates) != 0 {
+		t.Errorf("%v, told was %v", err, odd.updates)
+	}
+	if want := []string{"COPY_SEGMENT_STARTED 0-9", "DELETE_SEGMENT_STARTED"}; !slices.Equal(w.written[:min(2, len(w.written))], want) {
+		t.Errorf("written was %v", w.written)
+	}
+	w.mustRun()
+	if got := fmt.Sprint(w.checkBucket()); got != "[0-9 10-19]" {
+		t.Error(got)
+	}
+}
+
+// TestCustomMetadataUpToItsBound is kept.
+func TestCustomMetadataUpToItsBound(t *testing.T) {
+	w := newWorld(t)
+	w.leader.grow(15)
+	w.mustRun()
+	view, _ := w.View(t.Context(), partition)
+	bound := len(view.Segments[0].CustomMetadata)
+	for most, want := range map[int]int{bound: 1, bound - 1: 0} {
+		w := newWorld(t)
+		w.leader.grow(15)
+		w.env.MaxCustom = most
+		if err := w.run(); (err == nil) != (want == 1) || len(w.checkBucket()) != want {
+			t.Errorf("of %d bytes %d are allowed: %v", bound, most, err)
+		}
 	}
 }
 
