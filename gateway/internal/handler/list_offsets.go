@@ -53,6 +53,15 @@ func (h *Handlers) listOffsets(ctx context.Context, r *Request, req *kmsg.ListOf
 // searchTier looks for records by time in the remote part of logs: what is found there comes before what the leader has found
 // in its local part.
 func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOffsetsRequest, asked *listOffsetsCalls) {
+	var cold []int
+	for i, res := range asked.results {
+		if res.GetSearchTier() && (asked.calls[i].code == errcode.None || asked.calls[i].code == errcode.OffsetNotAvailable) {
+			cold = append(cold, i)
+		}
+	}
+	if len(cold) == 0 {
+		return
+	}
 	timeout := h.nodeConfig(h.Image(), r).Duration("remote.list.offsets.request.timeout.ms")
 	if req.Version >= 10 && req.TimeoutMillis > 0 {
 		timeout = time.Duration(req.TimeoutMillis) * time.Millisecond
@@ -61,10 +70,8 @@ func (h *Handlers) searchTier(ctx context.Context, r *Request, req *kmsg.ListOff
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	for i, res := range asked.results {
-		if !res.GetSearchTier() || asked.calls[i].code != errcode.None && asked.calls[i].code != errcode.OffsetNotAvailable {
-			continue
-		}
+	for _, i := range cold {
+		res := asked.results[i]
 		wg.Go(func() {
 			h.awaitTurn(ctx, turn)
 			found, err := h.Tiering.FindOffset(ctx, &tieringv1.FindOffsetRequest{

@@ -197,6 +197,10 @@ var settings = []setting{
 		"How long a read may wait for its next byte before the request is made again."},
 	{"if.none.match", "true", flag(func(c *Config) *bool { return &c.Store.IfAbsent }),
 		"Ask the store to refuse to replace an object. Switch it off for stores that do not know If-None-Match."},
+	{"price.put.dollars", "0.000005", price(func(c *Config) *float64 { return &c.Store.PutDollars }),
+		"Price of a PUT, for the metric of what topics cost; Amazon's list price by default."},
+	{"price.get.dollars", "0.0000004", price(func(c *Config) *float64 { return &c.Store.GetDollars }),
+		"The same of a GET. A directory costs nothing."},
 	{"cache.memory.bytes", "268435456", size(func(c *Config) *int64 { return &c.ColdRead.MemoryBytes }, 8<<20, 1<<40),
 		"Memory for blocks of segments that were read."},
 	{"cache.index.bytes", "67108864", size(func(c *Config) *int64 { return &c.ColdRead.IndexBytes }, 1<<20, 1<<40),
@@ -265,6 +269,17 @@ func size(field func(*Config) *int64, least, most int64) func(*Config, string) e
 			*field(c) = n
 		}
 		return err
+	}
+}
+
+func price(field func(*Config) *float64) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(n >= 0 && n <= 1) {
+			return errors.New("want a number of dollars from 0 to 1, such as 0.000005")
+		}
+		*field(c) = n
+		return nil
 	}
 }
 

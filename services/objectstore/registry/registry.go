@@ -42,6 +42,7 @@ func Stores() Table {
 			}
 			named := *config
 			named.Store.Layout = segmentobject.ByTopicName
+			named.Store.PutDollars, named.Store.GetDollars = 0, 0
 			return managed(store, &named, deps)
 		},
 		"s3": func(ctx context.Context, config *Config, deps segmentstore.Deps) (objectstore.RemoteStorageManager, error) {

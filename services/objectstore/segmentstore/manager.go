@@ -13,6 +13,7 @@
 //	chancery_objectstore_bytes_total{op}               bytes of bodies, of all attempts
 //	chancery_objectstore_topic_bytes_total{topic,op}   of each topic: bytes of copies that worked (put) and of reads (get)
 //	chancery_objectstore_topic_requests_total{topic,op} and the requests for them, which a store may charge for
+//	chancery_objectstore_topic_cost_dollars_total{topic,op}  what those cost at the prices of the configuration
 //	chancery_objectstore_first_byte_seconds{op}        until the store began to answer
 //	chancery_objectstore_request_seconds{op}           until the end of a request
 //	chancery_objectstore_request_limit                 how many requests may be in flight now
@@ -56,6 +57,8 @@ type Config struct {
 	MinBytesPerSecond int64
 	// StallTimeout ends a read that gives no byte for so long.
 	StallTimeout time.Duration
+	// PutDollars and GetDollars are the prices of a request.
+	PutDollars, GetDollars float64
 }
 
 // DefaultConfig is what Config should be where nothing says otherwise.

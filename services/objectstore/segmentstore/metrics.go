@@ -62,9 +62,12 @@ func newMetrics(meter metric.Meter, m *Manager) (*metrics, error) {
 	errs = append(errs, err)
 	topicRequests, err := meter.Int64ObservableCounter("chancery_objectstore_topic_requests", metric.WithDescription("Requests that copied and read, by topic."))
 	errs = append(errs, err)
+	topicCost, err := meter.Float64ObservableCounter("chancery_objectstore_topic_cost_dollars", metric.WithDescription("What requests that copied and read cost, by topic."))
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	prices := map[string]float64{"put": m.config.PutDollars, "get": m.config.GetDollars}
 	x.gauges, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(limit, m.gate.bound())
 		open := int64(0)
@@ -72,9 +75,9 @@ func newMetrics(meter metric.Meter, m *Manager) (*metrics, error) {
 			open = 1
 		}
 		o.ObserveInt64(away, open)
-		x.topics.observe(o, topicBytes, topicRequests)
+		x.topics.observe(o, topicBytes, topicRequests, topicCost, prices)
 		return nil
-	}, limit, away, topicBytes, topicRequests)
+	}, limit, away, topicBytes, topicRequests, topicCost)
 	return x, err
 }
 
@@ -135,13 +138,17 @@ func (t *topics) add(topic, op string, bytes, requests int64) {
 	c.requests += requests
 }
 
-func (t *topics) observe(to metric.Observer, bytes, requests metric.Int64Observable) {
+// observe tells the counts, and what the requests cost at prices by operation, if they cost anything.
+func (t *topics) observe(to metric.Observer, bytes, requests metric.Int64Observable, cost metric.Float64Observable, prices map[string]float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for of, c := range t.counts {
 		set := metric.WithAttributeSet(attribute.NewSet(attribute.String("op", of.op), attribute.String("topic", of.topic)))
 		to.ObserveInt64(bytes, c.bytes, set)
 		to.ObserveInt64(requests, c.requests, set)
+		if price := prices[of.op]; price > 0 {
+			to.ObserveFloat64(cost, price*float64(c.requests), set)
+		}
 	}
 }
 
