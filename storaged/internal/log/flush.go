@@ -40,7 +40,10 @@ func (l *Log) flushLocked() error {
 	}()
 	for _, s := range segments {
 		err := l.syncSegment(s)
-		if err != nil && !(s.leaving.Load() && errors.Is(err, os.ErrNotExist)) { // what retention has deleted meanwhile need not last
+		if s.leaving.Load() && errors.Is(err, os.ErrNotExist) {
+			continue // what retention has deleted meanwhile need not last
+		}
+		if err != nil {
 			return l.fail("flush", err)
 		}
 	}
